@@ -40,7 +40,7 @@ from bigfs.store.formats.parts import (
 )
 from bigfs.store.formats.zarr_array import open_array, open_node
 from bigfs.store.formats.zarr_files import expect
-from bigfs.store.formats.zarr_rows import open_parts, open_rows, warn_of_missing
+from bigfs.store.formats.zarr_rows import check_chunks, open_parts, open_rows
 from bigfs.store.location import Location
 from bigfs.store.source import (
     RandomAccessSource,
@@ -331,39 +331,34 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     else:
         check_no_variable(Path(tree.uri), variable)
     tree.frame("obs"), tree.frame("var")
-    name, frame = _chosen(tree, layer)
+    X, frame = tree.find("X"), "var"
+    has_X = X is not None and X.attrs.get(ENCODING) != "null"
+    raws = [name for name in ("raw/X", "raw.X") if tree.find(name) is not None]
+    name = _chosen(layer, sorted(tree.find("layers") or ()), has_X, bool(raws), tree.uri)
+    if name == "raw":
+        name, frame = raws[0], raws[0].replace("X", "var")
     uri = f"{tree.uri}::{tree.prefix}{name}" if tree.prefix or name != "X" else tree.uri
     source = open_element(tree.find(name), tree.place(name), uri)
     source.index, source.ids = OBS_NAMES, tree.index("obs", source.n_samples or 0)
     return with_names(source, _names(tree, frame, source.n_features))
 
 
-def _chosen(tree: AnnotatedTree, layer: str | None) -> tuple[str, str]:
-    """Return the names of a matrix and of the frame that describes its features."""
-    layers = tree.find("layers")
-    known = [] if layers is None else sorted(layers)
+def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, uri: str) -> str:
+    """Return which matrix is read: ``X``, ``raw``, or one of the layers as ``layers/NAME``."""
+    if layer is None and has_X:
+        return "X"
     if layer is None:
-        X = tree.find("X")
-        if X is None or X.attrs.get(ENCODING) == "null":
-            has = f"It has layers {listed(known)}" if known else "It has no layers"
-            cure = "name one with input.layer (--layer, layer=)"
-            raise InputError(f"{tree.uri} has no X. {has}; {cure}.")
-        return "X", "var"
-    raw = ("raw/X", "raw/var") if tree.find("raw/X") is not None else ("raw.X", "raw.var")
-    has_raw = tree.find(raw[0]) is not None
-    if layer in known and "/" not in layer and not (layer == "raw" and has_raw):
-        return f"layers/{layer}", "var"
-    if layer == "raw":
-        if "raw" in known:
-            raise InputError(f"{tree.uri} has a layer 'raw' beside its raw. Rename the layer.")
-        if has_raw:
-            return raw
-    raise _no_layer(tree.uri, layer, [*known, *(["raw"] if has_raw else [])])
-
-
-def _no_layer(uri: str, layer: str, layers: list[str]) -> InputError:
-    has = f"It has {listed(layers)}" if layers else "It has no layers"
-    return InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
+        has = f"It has layers {listed(layers)}" if layers else "It has no layers"
+        raise InputError(f"{uri} has no X. {has}; name one with input.layer (--layer, layer=).")
+    if layer == "raw" and has_raw:
+        if "raw" in layers:
+            raise InputError(f"{uri} has a layer 'raw' beside its raw. Rename the layer.")
+        return "raw"
+    if layer in layers:
+        return f"layers/{layer}"
+    known = [*layers, *(["raw"] if has_raw else [])]
+    has = f"It has {listed(known)}" if known else "It has no layers"
+    raise InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
 
 
 def open_element(node: Any, place: Place, uri: str) -> Source:
@@ -387,7 +382,7 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
     if kind in SPARSE:
         if type(node).__module__.startswith("zarr"):
             for part in PARTS:
-                warn_of_missing(node[part], f"{uri}::{part}")
+                check_chunks(node[part], f"{uri}::{part}")
         return SPARSE[kind](place, node.attrs.get("shape", node.attrs.get("h5sparse_shape")), uri)
     if kind in (None, "array") and hasattr(node, "shape"):
         if type(node).__module__.startswith("zarr"):
@@ -436,16 +431,14 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
             "X is a view of a backed AnnData, which would be loaded as a whole. Write it first "
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
-    raw = adata.raw if layer == "raw" and "raw" not in layers else None
-    if layer is None or raw is not None:
-        holder = adata if raw is None else raw
-        if holder.X is None:
-            raise InputError(f"{uri} has no X. Name a layer (layer=): it has {listed(layers)}.")
-        matrix, names = _matrix(holder.X, uri), holder.var_names
-    elif layer in layers:
-        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
+    X = adata.X if layer is None else None  # of a view it is a copy
+    name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
+    if name == "raw":
+        matrix, names = _matrix(adata.raw.X, uri), adata.raw.var_names
+    elif name == "X":
+        matrix, names = _matrix(X, uri), adata.var_names
     else:
-        raise _no_layer(uri, layer, [*layers, *(["raw"] if adata.raw is not None else [])])
+        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
     matrix.index, matrix.ids = OBS_NAMES, HeldTexts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 

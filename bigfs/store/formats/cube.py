@@ -101,7 +101,7 @@ class CubeSource(Source):
         uri: str,
         place: Place,
         dims: Sequence[str] | None,
-        features: Features,
+        features: Features = None,
         no_data: float | None = None,
         *,
         names: Any = None,

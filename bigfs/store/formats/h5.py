@@ -139,22 +139,10 @@ def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str
             )
 
 
-def open_array(
-    path: Location,
-    variable: str | None,
-    features: str | int | None = None,
-    no_data: float | None = None,
-) -> Source:
+def open_array(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open an array of a file: the one that is named, or the only one of two dimensions or more.
 
-    Parameters
-    ----------
-    path : Path or ObjectPath
-    variable : str or None
-    features : str, int or None
-        Name or number of the dimension of features.
-    no_data : float or None
-        A value that stands for a missing one.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     with open_h5(path) as file, decoding(str(path)):
         arrays = _arrays(file)
@@ -171,12 +159,12 @@ def open_array(
         if is_described(array.attrs, "DIMENSION_LIST" in array.attrs):
             refuse_links(file, str(path))
             others = _not_needed(array.parent, name.rpartition("/")[2], dims, uri)
-        is_matrix = len(array.shape) == 2 and features is None and no_data is None
+        is_matrix = len(array.shape) == 2 and not cube
     if others is not None:
         opened = path if isinstance(path, Path) else path.open("rb")
-        return open_described(uri, opened, name, place, others, features, no_data,
+        return open_described(uri, opened, name, place, others, cube,
                               engine="h5netcdf", phony_dims="access")  # fmt: skip
-    return open_dense(place, uri) if is_matrix else CubeSource(uri, place, dims, features, no_data)
+    return open_dense(place, uri) if is_matrix else CubeSource(uri, place, dims, **cube)
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:

@@ -138,20 +138,17 @@ class _Element:
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
-    chosen = _chosen(path, variable, features)
+    chosen = _chosen(path, variable, cube.get("features"))
     uri = f"{path}::{chosen.name}"
-    cube = {"features": features, "no_data": no_data}
     if is_hdf5(path):
         place = str(path.absolute()), chosen.name
         if chosen.kind == "sparse":
-            _refuse_cube(uri, features, no_data)
+            _refuse_cube(uri, cube)
             return CSCParts(partial(_open_sparse, *place), chosen.shape, uri)
         dense = partial(open_transposed, partial(open_member, *place))
         return CubeSource(uri, dense, None, **cube)
@@ -170,7 +167,7 @@ def open_file(
         return source
     if size > _MOST_BYTES:
         raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
-    _refuse_cube(uri, features, no_data)
+    _refuse_cube(uri, cube)
     matrix = _load(path, chosen.name)
     held = ArraySource(matrix, uri) if isinstance(matrix, np.ndarray) else CSRSource(matrix, uri)
     held.held_bytes += 2 * size
@@ -248,8 +245,8 @@ def _variables(path: Location) -> list[_Variable]:
     return variables
 
 
-def _refuse_cube(uri: str, features: Any, no_data: Any) -> None:
-    if features is not None or no_data is not None:
+def _refuse_cube(uri: str, cube: dict[str, Any]) -> None:
+    if cube:
         raise InputError(
             f"{uri} is sparse, or of version 4: it takes neither input.features nor input.no_data."
         )

@@ -106,12 +106,10 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
     return tuple(int(size) for size in shape), by_columns, dtype
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open a .npy file; stored by columns (Fortran order), each block gathers a piece of each.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     check_no_variable(path, variable)
     uri = str(path)
@@ -132,9 +130,9 @@ def open_file(
     in_file = shape[::-1] if by_columns else shape
     place: Place = partial(_open_values, str(path.absolute()), in_file, stored, offset)
     place = partial(open_transposed, place) if by_columns else place
-    if len(shape) == 2 and features is None and no_data is None:
+    if len(shape) == 2 and not cube:
         return ArrayByRows(place, uri)
-    return CubeSource(uri, place, None, features, no_data=no_data)
+    return CubeSource(uri, place, None, **cube)
 
 
 def read_column(path: Location, name: str) -> np.ndarray:

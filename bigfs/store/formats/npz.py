@@ -145,33 +145,31 @@ def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, n
             return read_header(file, uri)
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     names = member_names(path)
     is_sparse = set(names) >= _CSR or set(names) >= _SCIPY
-    if variable is None and "X" not in names and is_sparse and features is None:
+    if variable is None and "X" not in names and is_sparse and "features" not in cube:
         return _open_sparse(path, "format" in names)
     shapes = {name: _numbers(path, name) for name in names}
     large = {name: len(shape) for name, shape in shapes.items() if len(shape) > 1}
-    wanted = [name for name, n in large.items() if (n == 2) == (features is None)] or list(large)
-    name = choose_member(path, names, wanted, variable)
+    wanted = [name for name, n in large.items() if (n == 2) == ("features" not in cube)]
+    name = choose_member(path, names, wanted or list(large), variable)
     shape, by_columns, dtype = member_header(path, name)
     member = _Member(path, name, shape[::-1] if by_columns else shape, dtype)
     work_dtype(dtype, member.uri)
     place = partial(open_transposed, member) if by_columns else member
-    cube = CubeSource(member.uri, place, None, features, no_data)
-    if cube.has_features_last and not by_columns and no_data is None:
-        source = NpzSource(member, cube.n_features)
-        source.grid = cube.grid if len(shape) > 2 else None
-        return source
-    cube.temporary_bytes += member.n_bytes
-    cube.starts_quickly = False
-    return cube
+    source = CubeSource(member.uri, place, None, **cube)
+    if source.has_features_last and not by_columns and "no_data" not in cube:
+        streamed = NpzSource(member, source.n_features)
+        streamed.grid = source.grid if len(shape) > 2 else None
+        return streamed
+    source.temporary_bytes += member.n_bytes
+    source.starts_quickly = False
+    return source
 
 
 def _numbers(path: Location, member: str) -> tuple[int, ...]:

@@ -94,10 +94,8 @@ def _data_of(path: Path) -> str:
     return os.fspath(next((name for name in names if name.is_file()), path))
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
-    """Open a picture; ``features`` and ``no_data`` are those of a `CubeSource`.
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open a picture; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where given.
 
     A pixel that the file says has no data, in a band, is missing there.
     """
@@ -110,10 +108,10 @@ def open_file(
             "transform": list(file.transform)[:6],
         }
         place = partial(_open_bands, path.absolute())
-        chosen = "band" if features is None else features
-        of_bands = names if chosen in ("band", 0) else None
+        cube = {"features": "band", **cube}
+        of_bands = names if cube["features"] in ("band", 0) else None
         with decoding(uri):
-            source = CubeSource(uri, place, _DIMS, chosen, no_data=no_data, names=of_bands)
+            source = CubeSource(uri, place, _DIMS, **cube, names=of_bands)
     if source.grid is not None and list(source.grid["dims"]) == ["y", "x"]:
         source.grid = {**source.grid, **grid}
     source.held_bytes += _CACHE_MB * 2**20

@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.runtime.scope import dask_get
-from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked, axes_of
+from bigfs.store.formats.cube import CubeSource, Features, Place, as_names, as_stacked, axes_of
 from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
@@ -54,13 +54,10 @@ def _open_variable(path: Location, name: str) -> Iterator[_Array]:
 
 
 def open_xarray(
-    X: Any,
-    variable: str | None,
-    features: Features = None,
-    no_data: float | None = None,
-    uri: str = "X",
+    X: Any, variable: str | None, features: Features = None, no_data: float | None = None
 ) -> Source:
     """Open a DataArray, or a variable of a Dataset; neither is loaded as a whole."""
+    uri = "X"
     if hasattr(X, "data_vars"):
         name = _chosen(X, variable, uri)
         uri, X = f"{uri}::{name}", X[name]
@@ -83,7 +80,7 @@ def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
     with _classic(path) as dataset:
         name = _chosen(dataset, variable, str(path))
         place = partial(_open_variable, path.absolute(), name)
-        return _stored(dataset, name, str(path), place, **cube)
+        return _stored(dataset, name, str(path), place, cube)
 
 
 def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
@@ -169,10 +166,9 @@ def open_described(
     uri: str,
     file: Any,
     name: str,
-    place: Any,
+    place: Place,
     others: list[str],
-    features: Features = None,
-    no_data: float | None = None,
+    cube: Mapping[str, Any],
     **opening: Any,
 ) -> CubeSource:
     """Open an array of a file or store of xarray's conventions.
@@ -188,38 +184,30 @@ def open_described(
         Its context gives the array as it is stored.
     others : list of str
         Variables of its group that are neither the array nor coordinates of it.
-    features : str, int or None, default=None
-        Name or number of the dimension of features.
-    no_data : float or None, default=None
-        A stored value that stands for a missing one.
+    cube : mapping
+        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     **opening
         Further arguments of ``xarray.open_dataset``.
     """
     group, _, variable = name.rpartition("/")
     with _dataset(file, uri, group=group or None, drop_variables=others, **opening) as dataset:
-        return _stored(dataset, variable, uri, place, features, no_data)
+        return _stored(dataset, variable, uri, place, cube)
 
 
-def _stored(
-    dataset: Any,
-    name: str,
-    uri: str,
-    place: Any,
-    features: Features = None,
-    no_data: float | None = None,
-) -> CubeSource:
+def _stored(dataset: Any, name: str, uri: str, place: Place, cube: Mapping[str, Any]) -> CubeSource:
     """Return an array of a dataset that was opened as it is stored."""
     uri = uri if uri.endswith(f"::{name}") else f"{uri}::{name}"
     data = dataset[name]
     dims = [str(dim) for dim in data.dims]
-    along, names = [dims[axis] for axis in axes_of(features, dims, data.shape, uri)], None
+    axes, names = axes_of(cube.get("features"), dims, data.shape, uri), None
+    along = [dims[axis] for axis in axes]
     if len(along) == 1 and along[0] in data.coords:
         with _decoding(uri, data.coords[along[0]].attrs):
             import xarray
 
             names = xarray.decode_cf(dataset[along])[along[0]].values
-    source = decoded(uri, place, dims, data.attrs, along, no_data, names)
-    return _with_axis(source, data, along)
+    settings = {**cube, "features": along, "names": names}
+    return _with_axis(decoded(uri, place, dims, data.attrs, **settings), data, along)
 
 
 def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
@@ -232,10 +220,12 @@ def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
 
 
 def decoded(
-    uri: str, place: Any, dims: list[str], attributes: Mapping[str, Any],
-    features: Features, no_data: float | None, names: Any = None,
-) -> CubeSource:  # fmt: skip
-    """Return an array whose blocks xarray decodes, where its attributes say how."""
+    uri: str, place: Place, dims: list[str], attributes: Mapping[str, Any], **settings: Any
+) -> CubeSource:
+    """Return an array whose blocks xarray decodes, where its attributes say how.
+
+    ``settings`` are further ones of a `CubeSource`.
+    """
     kept = _meaningful(attributes)
 
     def decode(rows: np.ndarray) -> np.ndarray:
@@ -246,9 +236,7 @@ def decoded(
             variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
             return np.asarray(variable.values)
 
-    return CubeSource(
-        uri, place, dims, features, no_data, names=names, decode=decode if kept else None
-    )
+    return CubeSource(uri, place, dims, **settings, decode=decode if kept else None)
 
 
 @contextmanager

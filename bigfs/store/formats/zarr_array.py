@@ -26,7 +26,7 @@ from bigfs.store.formats.xarrays import (
     read_labels,
 )
 from bigfs.store.formats.zarr_files import METADATA, checked_store, expect
-from bigfs.store.formats.zarr_rows import ZarrSource, folder_of, open_rows, warn_of_missing
+from bigfs.store.formats.zarr_rows import ZarrSource, check_chunks, folder_of, open_rows
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
@@ -78,7 +78,7 @@ def open_zarr(
 ) -> Source:
     """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     import zarr
 
@@ -120,8 +120,7 @@ def open_array(
     member: str = "",
     attributes: Mapping[str, Any] = MappingProxyType({}),
     group: Any = None,
-    features: str | int | None = None,
-    no_data: float | None = None,
+    **cube: Any,
 ) -> Source:
     """Open an array, with the names that its group has for its features.
 
@@ -135,20 +134,18 @@ def open_array(
         Of the store.
     group : zarr.Group or None, default=None
         The group that it is in, if that is known.
-    features : str, int or None, default=None
-        Name or number of the dimension of features.
-    no_data : float or None, default=None
-        A stored value that stands for a missing one.
+    **cube
+        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     dims, folder = names_of_dimensions(array), folder_of(array)
-    as_matrix = array.ndim < 3 and features is None and no_data is None
+    as_matrix = array.ndim < 3 and not cube
     ours = "bigfs_store" in attributes and member == "X"
     place: Place = partial(open_here, array)
     if folder is not None:
         place = partial(open_rows, str(folder))
     source: CubeSource | None = None
     if dims is not None and not ours and as_matrix <= (array.ndim > 1):
-        source = _described(array, uri, member, group, dims, place, features, no_data)
+        source = _described(array, uri, member, group, dims, place, cube)
     if as_matrix and (source is None or source.is_plain):
         names = None if source is None else source.feature_names
         with_names = attributes if names is None else {**attributes, "feature_names": names}
@@ -157,13 +154,13 @@ def open_array(
             return matrix
     if folder is not None:
         expect(array)
-        warn_of_missing(array, uri)
-    return source or CubeSource(uri, place, dims, features, no_data)
+        check_chunks(array, uri)
+    return source or CubeSource(uri, place, dims, **cube)
 
 
 def _described(
     array: Any, uri: str, member: str, group: Any, dims: list[str], place: Place,
-    features: str | int | None, no_data: float | None,
+    cube: Mapping[str, Any],
 ) -> CubeSource | None:  # fmt: skip
     """Open an array of xarray's conventions; None if it is of none."""
     attributes, name = _attributes(array), member.rpartition("/")[2]
@@ -172,12 +169,12 @@ def _described(
     if not is_described(attributes, bool(along)):
         return None
     if not beside:
-        return decoded(uri, place, dims, attributes, features, no_data)
+        return decoded(uri, place, dims, attributes, **cube)
     for dim in along:
         expect(beside[dim])
     others = [other for other in beside if other != name and other not in along]
     return open_described(
-        uri, array.store_path.store, array.path, place, others, features, no_data,
+        uri, array.store_path.store, array.path, place, others, cube,
         engine="zarr", consolidated=False,
     )  # fmt: skip
 

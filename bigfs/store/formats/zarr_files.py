@@ -260,16 +260,6 @@ def missing_chunks(array: Any, path: Location) -> list[str]:
     return [key for key in expected if key not in there]
 
 
-def refuse_unfilled(array: Any, missing: list[str], uri: str) -> None:
-    """Raise CorruptStoreError for a large array of which next to nothing is stored."""
-    total = math.prod(chunk_grid(array))
-    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * (total - len(missing)):
-        raise CorruptStoreError(
-            f"{uri} announces {format_bytes(array.nbytes)} and stores {total - len(missing)} of "
-            f"{total:,} chunks. It is damaged, or was never filled. Write it again."
-        )
-
-
 def _keys_below(path: Location) -> set[str]:
     archive = zip_of(path)
     if archive is None:

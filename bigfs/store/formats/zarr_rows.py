@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -14,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.units import format_bytes
 from bigfs.store.formats.csr_store import read_dropped
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.formats.zarr_files import (
+    MOST_ANNOUNCED,
+    UNCOUNTED_BYTES,
     CheckedFiles,
     CheckedZip,
     checked_store,
@@ -24,7 +28,6 @@ from bigfs.store.formats.zarr_files import (
     chunk_grid,
     expect,
     missing_chunks,
-    refuse_unfilled,
     zip_of,
 )
 from bigfs.store.location import Location, as_location
@@ -85,7 +88,6 @@ class ZarrSource(RandomAccessSource):
             self.column_types = {n: t for n, t in types.items() if t in PLAIN_TYPES}
         self._dropped, self.sources = ours.get("dropped", ()), ours.get("sources", ())
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
-        self._prefix = f"{member}/" if member else ""
         self._array, self._path, self._stamp = array, None, None
         self.shareable = not isinstance(array.store_path.store, zarr.storage.MemoryStore)
         folder = folder_of(array)
@@ -94,7 +96,7 @@ class ZarrSource(RandomAccessSource):
             if self.index is not None:
                 self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
             expect(array)
-            self._check_chunks(missing_chunks(array, folder))
+            check_chunks(array, uri, member, ours=self.checked)
             self._array = None  # opened again so that chunks are looked at when they are read
 
     def _committed(self, attributes: dict[str, Any]) -> int:
@@ -161,26 +163,6 @@ class ZarrSource(RandomAccessSource):
             block = self.read(start, min(start + band, self.n_samples))
             for first in range(0, len(block), rows):
                 yield block[first : first + rows]
-
-    def _check_chunks(self, missing: list[str]) -> None:
-        """Raise for missing chunks of our own stores, and warn of those of others."""
-        if not missing:
-            return
-        keys = ", ".join(self._prefix + key for key in missing[:_SHOWN])
-        if len(missing) > _SHOWN:
-            keys += ", ..."
-        which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
-        total = int(np.prod(chunk_grid(self._array)))
-        if self.checked:
-            raise CorruptStoreError(
-                f"{self.uri}: {which} missing ({len(missing)} of {total}) and would read as "
-                "zeros. Ingest the source again, then run 'bigfs inspect --verify'."
-            )
-        refuse_unfilled(self._array, missing, self.uri)
-        logger.warning(
-            "%s: %s not stored (%d of %d) and read as the fill value %s.",
-            self.uri, which, len(missing), total, self._array.fill_value,
-        )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -255,16 +237,38 @@ def folder_of(node: Any) -> Location | None:
     return place / node.store_path.path if node.store_path.path else place
 
 
-def warn_of_missing(array: Any, uri: str) -> None:
-    """Say which chunks of an array of somebody else are not stored."""
+def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) -> None:
+    """Raise for missing chunks of our own stores, and warn of those of others.
+
+    Raises
+    ------
+    CorruptStoreError
+        Also for a large array of somebody else of which next to nothing is stored.
+    """
     folder = folder_of(array)
     missing = [] if folder is None else missing_chunks(array, folder)
-    if missing:
-        refuse_unfilled(array, missing, uri)
-        logger.warning(
-            "%s: %d chunks (%s, ...) are not stored and read as the fill value %s.",
-            uri, len(missing), missing[0], array.fill_value,
-        )  # fmt: skip
+    if not missing:
+        return
+    prefix = f"{member}/" if member else ""
+    keys = ", ".join(prefix + key for key in missing[:_SHOWN])
+    keys += ", ..." if len(missing) > _SHOWN else ""
+    which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
+    total = math.prod(chunk_grid(array))
+    if ours:
+        raise CorruptStoreError(
+            f"{uri}: {which} missing ({len(missing)} of {total}) and would read as zeros. Ingest "
+            "the source again, then run 'bigfs inspect --verify'."
+        )
+    stored = total - len(missing)
+    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * stored:
+        raise CorruptStoreError(
+            f"{uri} announces {format_bytes(array.nbytes)} and stores {stored} of {total:,} "
+            "chunks. It is damaged, or was never filled. Write it again."
+        )
+    logger.warning(
+        "%s: %s not stored (%d of %d) and read as the fill value %s.",
+        uri, which, len(missing), total, array.fill_value,
+    )  # fmt: skip
 
 
 @contextmanager

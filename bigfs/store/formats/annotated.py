@@ -207,38 +207,27 @@ def _kind(column: Any) -> str:
     return ""
 
 
-def open_obsm(path: Location, name: str) -> RandomAccessSource:
-    """Open an array of ``obsm`` of a .h5ad file or an AnnData zarr store; name is "obsm/NAME".
+def member_on_disk(path: Location, name: str) -> Any:
+    """Open an array of ``obsm`` or a graph of ``obsp`` of a .h5ad file or an AnnData zarr store.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    name : str
+        "obsm/NAME" or "obsp/NAME".
 
     Raises
     ------
     InputError
-        If there is no such array, or it is not dense.
+        If there is no such member, or it is not dense (``obsm``) or no graph by rows (``obsp``).
     """
-    return _as_representation(_open_named(path, name), f"{path}::{name}")
-
-
-def open_obsp(path: Location, name: str) -> CSRParts:
-    """Open a graph of ``obsp`` of a .h5ad file or an AnnData zarr store; name is "obsp/NAME".
-
-    Raises
-    ------
-    InputError
-        If there is no such graph, or it is not square or not stored by rows.
-    """
-    graph: CSRParts = _as_graph(_open_named(path, name), f"{path}::{name}")
-    return graph
-
-
-def _open_named(path: Location, name: str) -> Source:
-    """Open a member of a group of the AnnData; the name has both."""
+    group, _, _ = name.partition("/")
     with on_disk(path) as tree:
         node = tree.find(name)
         if node is None:
-            group, _, _ = name.partition("/")
             held = listed(sorted(tree.find(group) or ()))
             raise InputError(f"{path} has no {name}. It has {held}.")
-        return open_element(node, tree.place(name), f"{path}::{name}")
+        return _checked(open_element(node, tree.place(name), f"{path}::{name}"), group)
 
 
 def member_of(adata: Any, name: str) -> Any:
@@ -260,21 +249,17 @@ def member_of(adata: Any, name: str) -> Any:
         held = getattr(held, load)() if hasattr(held, load) else held
     is_sparse = hasattr(held, "tocsr")
     source = CSRSource(held, uri) if is_sparse else ArraySource(np.asarray(held), uri)
-    return (_as_graph if group == "obsp" else _as_representation)(source, uri)
+    return _checked(source, group)
 
 
-def _as_representation(source: Source, uri: str) -> RandomAccessSource:
-    """Return an array that rows are compared by, or raise InputError."""
-    if source.sparse or not isinstance(source, RandomAccessSource):
+def _checked(source: Any, group: str) -> Any:
+    """Return a square sparse matrix by rows (``obsp``), or a dense array (``obsm``)."""
+    uri = source.uri
+    if group == "obsm" and (source.sparse or not isinstance(source, RandomAccessSource)):
         raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
-    return source
-
-
-def _as_graph(source: Any, uri: str) -> Any:
-    """Return a square sparse matrix by rows, or raise InputError."""
-    if not isinstance(source, (CSRParts, CSRSource)):
+    if group == "obsp" and not isinstance(source, (CSRParts, CSRSource)):
         raise InputError(f"{uri} is no sparse matrix by rows. Store it as csr_matrix.")
-    if source.n_samples != source.n_features:
+    if group == "obsp" and source.n_samples != source.n_features:
         shape = (source.n_samples, source.n_features)
         raise InputError(f"{uri} is no graph: its shape {shape} is not square.")
     return source

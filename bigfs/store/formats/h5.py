@@ -110,11 +110,6 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
 
     ``settings`` are those of the format, where they are given.
     """
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import open_classic
-
-        _check(path, "NetCDF", _CUBE, settings)
-        return open_classic(path, variable, **settings)
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
     if kind is None or (variable is not None and not kind.module):
@@ -169,10 +164,6 @@ def open_array(path: Location, variable: str | None, **cube: Any) -> Source:
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of every array of a file."""
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import list_classic
-
-        return list_classic(path)
     with open_h5(path) as file, decoding(str(path)):
         return [(name, array.shape, str(array.dtype)) for name, array in _arrays(file).items()]
 
@@ -182,10 +173,6 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
 
     ``rows`` are the dimensions of the rows that it belongs to, where they are known.
     """
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import read_classic
-
-        return read_classic(path, name, rows)
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
         node = find(file, name.strip("/"), str(path)) if name else None
@@ -241,15 +228,3 @@ def dimensions(array: Any) -> list[str] | None:
         scale = "" if not len(dim) else dim[0].name.rpartition("/")[2]
         names.append(dim.label or scale or str(i))
     return names if len(set(names)) == len(names) else None
-
-
-def is_classic(path: Location) -> bool:
-    """Say whether a file is of NetCDF 3, which is no HDF5."""
-    return _begins_with(path, b"CDF")
-
-
-def _begins_with(path: Location, magic: bytes) -> bool:
-    if isinstance(path, Path) and not path.is_file():  # a pipe would be waited for
-        return False
-    with path.open("rb") as file:
-        return bool(file.read(len(magic)) == magic)

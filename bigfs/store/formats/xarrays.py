@@ -72,7 +72,7 @@ def open_xarray(
     return source
 
 
-def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open a variable of a NetCDF 3 file.
 
     ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
@@ -83,13 +83,13 @@ def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
         return _stored(dataset, name, str(path), place, cube)
 
 
-def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of every variable of a NetCDF 3 file."""
     with _classic(path) as dataset:
         return [(str(n), tuple(dataset[n].shape), str(dataset[n].dtype)) for n in dataset.data_vars]
 
 
-def read_classic(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
     """Return a variable of a NetCDF 3 file, decoded, in the order of the rows."""
     with _classic(path) as dataset:
         if name not in dataset.variables:

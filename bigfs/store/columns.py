@@ -64,7 +64,7 @@ class Roles:
         InputError
             If a name or pattern matches no column, or nothing is left.
         """
-        wanted = [pattern for pattern in self.columns or () if not _is_exclude(pattern, names)]
+        wanted = [p for p in self.columns or () if not p.startswith("!") or p in names]
         kept = set(names if not wanted else ())
         for pattern in wanted:
             kept |= _matching(pattern, names, uri)
@@ -287,10 +287,6 @@ def as_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _is_exclude(pattern: str, names: list[str]) -> bool:
-    return pattern.startswith("!") and pattern not in names
 
 
 def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:

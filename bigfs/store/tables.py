@@ -333,8 +333,6 @@ class TableSource(Source):
                     parts.append(_lists(values, column.name, self.uri, first_row))
                 else:
                     parts.append(column.encode(_as_pandas(values), self.uri))
-        if len(parts) == 1 and parts[0].dtype == self.dtype:
-            return np.ascontiguousarray(parts[0])
         return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
 
 

@@ -273,7 +273,6 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
-    _few: list[np.ndarray] | None = None  # the entries of one band, since they were counted
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""
@@ -331,11 +330,7 @@ class ByBands(_SomeFeatures):
         if self._rows is None:
             counts = np.zeros(self.n_samples + 1, dtype=np.int64)
             with track("entries of the rows", self.n_entries, "entries") as progress:
-                few = self.n_entries <= _BAND_ENTRIES
-                self._few = [] if few else None
                 for piece in self.pieces():
-                    if self._few is not None:
-                        self._few.append(piece)
                     np.add.at(counts, piece["row"] + 1, 1)
                     progress.advance(len(piece))
             self._rows = np.cumsum(counts, out=counts)
@@ -348,9 +343,8 @@ class ByBands(_SomeFeatures):
             begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
         if len(edges) == 2:
-            pieces = self.pieces() if self._few is None else self._few
-            yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *pieces])
-            self._few = None
+            pieces = [np.empty(0, self._record), *self.pieces()]
+            yield 0, self.n_samples, np.concatenate(pieces)
             return
         with temporary_file() as file:
             places = pointers[edges[:-1]].copy()  # of the next entry of each band

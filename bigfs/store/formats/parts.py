@@ -121,12 +121,6 @@ class ArrayByRows(RandomAccessSource):
         self.held_bytes = _decoded(chunks, self._stored.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
-    @property
-    def has_large_bands(self) -> bool:
-        """True if the chunks beside each other are above the usual size of a block."""
-        rows = min(self.chunk_rows or 1, self.n_samples)
-        return rows > 1 and rows * self.n_features * self.dtype.itemsize > _USUAL_BYTES
-
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         with decoding(f"{self.uri}: rows {start} to {stop}"), self._place() as array:
@@ -137,7 +131,9 @@ class ArrayByRows(RandomAccessSource):
 def open_dense(place: Place, uri: str) -> Source:
     """Open a dense array: rows by range, or in order where each chunk must be read once for all."""
     source = ArrayByRows(place, uri)
-    return CubeSource(uri, place, None, None) if source.has_large_bands else source
+    rows = min(source.chunk_rows or 1, source.n_samples)
+    is_large = rows > 1 and rows * source.n_features * source.dtype.itemsize > _USUAL_BYTES
+    return CubeSource(uri, place, None) if is_large else source
 
 
 class _SomeFeatures(SparseSource):

@@ -6,8 +6,9 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -31,21 +32,17 @@ def _open_values(
         yield FileArray(file, shape, dtype, offset, path)
 
 
+@dataclass(frozen=True)
 class FileArray:
     """An array in an open file, in C order, of which pieces are read into buffers."""
 
-    chunks = None
+    file: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int
+    uri: str
 
-    def __init__(
-        self, file: Any, shape: tuple[int, ...], dtype: np.dtype, offset: int, uri: str
-    ) -> None:
-        self._file, self.shape, self.dtype, self._offset, self._uri = (
-            file,
-            shape,
-            dtype,
-            offset,
-            uri,
-        )
+    chunks: ClassVar[None] = None
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
         """Return a range of every dimension, or of the first ones; steps are 1."""
@@ -63,12 +60,12 @@ class FileArray:
 
     def _fill(self, out: np.ndarray, first_value: int) -> None:
         """Read consecutive values of the file into an array."""
-        self._file.seek(self._offset + first_value * self.dtype.itemsize)
+        self.file.seek(self.offset + first_value * self.dtype.itemsize)
         view = out.reshape(-1).view(np.uint8).data
         while view:
-            count = self._file.readinto(view)
+            count = self.file.readinto(view)
             if not count:
-                raise StorageError(f"{self._uri} became shorter while it was read. Run again.")
+                raise StorageError(f"{self.uri} became shorter while it was read. Run again.")
             view = view[count:]
 
 

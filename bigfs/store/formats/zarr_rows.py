@@ -190,14 +190,12 @@ def _numpy_dtype(array: Any, uri: str) -> np.dtype:
 
 def _stamp(folder: Location) -> tuple[int, int] | str | None:
     """Return time and number of the file of metadata: another array at the path has others."""
-    if isinstance(folder, ObjectPath):
-        names = [name for name in ("zarr.json", ".zarray") if (folder / name).is_file()]
-        return (folder / names[0]).stat().e_tag if names else None
     archive = zip_of(folder)
     for place in (folder / "zarr.json", folder / ".zarray") if archive is None else (archive,):
-        if place.exists():
-            status = place.stat()
-            return status.st_mtime_ns, status.st_ino
+        if place.is_file():
+            status: Any = place.stat()
+            remote = isinstance(place, ObjectPath)
+            return status.e_tag if remote else (status.st_mtime_ns, status.st_ino)
     return None
 
 

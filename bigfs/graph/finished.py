@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -127,9 +128,9 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     """Return a graph that every process can read: one in memory is written."""
     if isinstance(graph, CSRParts):
         return graph
-    from bigfs.store.formats.zarr_rows import ZarrPlace  # loads zarr
+    from bigfs.store.formats.zarr_rows import open_parts  # loads zarr
 
     for name, part in zip(PARTS, graph.parts, strict=True):
         scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
     shape = (graph.n_samples, graph.n_features)
-    return CSRParts(ZarrPlace(str(scratch.path)), shape, graph.uri)
+    return CSRParts(partial(open_parts, str(scratch.path)), shape, graph.uri)

@@ -295,13 +295,13 @@ def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
 
 def open_member(settings: GraphConfig) -> Any:
     """Open the array or graph that the representation names, ``"FILE::obsm/NAME"`` or ``obsp``."""
-    from bigfs.store.formats.annotated import open_obsm, open_obsp
+    from bigfs.store.formats.annotated import member_on_disk
 
     if settings._member is not None:
         return settings._member[0]
     place, _, name = settings.representation.rpartition("::")
     refuse_object(place)
-    return (open_obsp if settings.is_finished else open_obsm)(as_location(place), name)
+    return member_on_disk(as_location(place), name)
 
 
 def content_of_member(settings: GraphConfig) -> str:

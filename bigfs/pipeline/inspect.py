@@ -15,7 +15,7 @@ from bigfs.pipeline.proposal import annotated_lines, proposal
 from bigfs.results.result import open_result
 from bigfs.store.columns import different_units, suspicious_columns, unlike_others
 from bigfs.store.csr import SparseSource
-from bigfs.store.formats import ZARR, Format, format_named
+from bigfs.store.formats import Format, format_named, format_of
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
@@ -371,7 +371,7 @@ def _members(path: str | Location) -> list[str]:
     place = as_path(str(path))
     if place is None or not place.exists():
         return []
-    kind = ZARR if place.is_dir() else format_named(place.name)
+    kind = format_of(place) if place.is_dir() or format_named(place.name) else None
     preview = None if kind is None else getattr(kind.reader, "preview", None)
     arrays = [] if preview is None else preview(place)
     lines = [f"  {name}: {' x '.join(map(str, shape))} {what}" for name, shape, what in arrays]

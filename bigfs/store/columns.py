@@ -64,7 +64,7 @@ class Roles:
         InputError
             If a name or pattern matches no column, or nothing is left.
         """
-        wanted = [pattern for pattern in self.columns or () if not _is_exclude(pattern, names)]
+        wanted = [p for p in self.columns or () if not p.startswith("!") or p in names]
         kept = set(names if not wanted else ())
         for pattern in wanted:
             kept |= _matching(pattern, names, uri)
@@ -81,10 +81,6 @@ class Roles:
                 "(input.columns, --columns, columns=)."
             )
         return [position for position, name in enumerate(names) if name in kept]
-
-    def leave_out(self, others: Iterable[str], names: list[str]) -> tuple[str, ...]:
-        """Return patterns for `columns` that also leave out other columns."""
-        return (*(self.columns or ()), *(f"!{name}" for name in others))
 
 
 ALL_FEATURES = Roles()
@@ -120,7 +116,6 @@ def roles_of(
 def refuse_unusable(
     unusable: Mapping[str, str],
     roles: Roles,
-    names: list[str],
     uri: str,
     *,
     dropped_by: str = "",
@@ -132,8 +127,6 @@ def refuse_unusable(
     unusable : mapping of str to str
         What each of these columns holds, such as "text (line 2: 'Berlin')".
     roles : Roles
-    names : list of str
-        Of all columns.
     uri : str
     dropped_by : str, default=""
         Of a frame ``X``: the call that leaves out columns, with a place for their names.
@@ -146,16 +139,18 @@ def refuse_unusable(
     raise InputError(
         f"{uri}: {len(unusable)} {'columns do' if many else 'column does'} not hold numbers: "
         f"{'; '.join(descriptions[:_NAMED])}{more}. "
-        f"{_cure(unusable, roles, names, dropped_by)}"
+        f"{_cure(unusable, roles, dropped_by)}"
     )
 
 
-def _cure(unusable: Iterable[str], roles: Roles, names: list[str], dropped_by: str) -> str:
+def _cure(unusable: Iterable[str], roles: Roles, dropped_by: str) -> str:
     """Return in words how columns are left out."""
     others = list(unusable)
     if len(others) > _NAMED:
         return "Name those to keep (input.columns, --columns, columns=), or check the separator."
-    patterns = json.dumps(list(roles.leave_out(others, names)), ensure_ascii=False)
+    patterns = json.dumps(
+        [*(roles.columns or ()), *(f"!{name}" for name in others)], ensure_ascii=False
+    )
     if dropped_by:
         return (
             f"Leave them out by {dropped_by.format(others)}, or read bigfs.open_matrix(X, "
@@ -292,10 +287,6 @@ def as_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _is_exclude(pattern: str, names: list[str]) -> bool:
-    return pattern.startswith("!") and pattern not in names
 
 
 def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:

@@ -112,11 +112,6 @@ class CSRSource(RandomAccessSparse):
                 f"{uri} is a damaged sparse matrix: {error}. Write it again."
             ) from None
 
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the matrix."""
-        return self._stored
-
     @cached_property
     def layout(self) -> CSRLayout:
         """Blocks of 8 to 16 MB of entries."""

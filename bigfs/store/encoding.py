@@ -11,6 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.fingerprint import changed
+from bigfs.store.values import refusing
 
 Booleans: TypeAlias = Literal["numbers", "drop"]
 Dates: TypeAlias = Literal["error", "numbers", "drop"]
@@ -98,10 +99,8 @@ class Column:
 
         missing = values.isna().to_numpy()
         if self.kind == "date":
-            try:
+            with refusing(f"{uri}: column {self.name!r}", ValueError, TypeError):
                 dates = pd.to_datetime(values, utc=True, format="ISO8601")
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{uri}: column {self.name!r}: {error}.") from None
             stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
             numbers = stamps.astype(np.int64) / _MICROSECONDS_OF_A_DAY
             return np.where(missing, np.nan, numbers)[:, None]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.core.uris import SOURCE, LabelValues, column_of
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
@@ -16,7 +16,7 @@ from bigfs.store.formats import FORMATS, format_of, shown
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import Source, as_path, is_reachable, listed, no_column, open_matrix
 from bigfs.store.tables import typed
-from bigfs.store.values import check_classes, check_present, check_vector, plain_values
+from bigfs.store.values import check_classes, check_present, check_vector, plain_values, refusing
 
 
 def load_labels(
@@ -81,12 +81,8 @@ def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
         values = plain_values(uri.values, uri.name)
         check_vector(values.shape, values.dtype, uri.name)
         return values.ravel()
-    try:
+    with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
         values = _read(uri, rows)
-    except StorageError:
-        raise
-    except (OSError, zlib.error) as error:
-        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
     check_vector(values.shape, values.dtype, uri)
     return values.ravel()
 
@@ -164,7 +160,7 @@ def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
     if not kind.is_table:
         order = (rows,) if kind.names_dimensions else ()
         return cast(np.ndarray, kind.reader.read_column(path, part, *order))
-    table = kind.reader.open_table(path, **kind.proposed(path))
+    table = _table(name)
     names = table.schema.names
     if not part and len(names) == 1:
         part = names[0]
@@ -202,20 +198,25 @@ def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
 
 def _written(source: str, name: str, numbers: np.ndarray) -> np.ndarray:
     """Return numbers as the texts that a text table has for them; of others as Python's."""
-    path = as_path(source) if source else None
-    kind = None if path is None else format_of(path)
-    if path is None or kind is None or not kind.is_table:
+    table = _table(source) if source else None
+    if table is None:
         return numbers.astype(np.str_)
-    table = kind.reader.open_table(path, **kind.proposed(path))
     return np.array([text for piece in table.written(name) for text in piece])
 
 
 def _count_rows(uri: str) -> int:
     """Return the rows of a source: by its header, or by reading a text table."""
-    sources, path = sources_of(uri), as_path(uri)
+    sources = sources_of(uri)
     if sources is not None:
         return sum(map(_count_rows, sources))
+    table = _table(uri)
+    return (open_matrix(uri).n_samples or 0) if table is None else int(table.count_rows())
+
+
+def _table(uri: str) -> Any:
+    """Open a single source as a table, None if it is none."""
+    path = as_path(uri)
     kind = None if path is None else format_of(path)
-    if path is not None and kind is not None and kind.is_table:
-        return int(kind.reader.open_table(path, **kind.proposed(path)).count_rows())
-    return open_matrix(uri).n_samples or 0
+    if path is None or kind is None or not kind.is_table:
+        return None
+    return kind.reader.open_table(path, **kind.proposed(path))

@@ -158,10 +158,10 @@ def open_object(X: Any, options: Options) -> Source:
 
 def _open_frame(X: Any, root: str, roles: Roles) -> Source:
     if root == "dask":
-        from bigfs.store.formats.dask_frame import DaskFrameSource
+        from bigfs.store.formats.dask import DaskFrameSource
 
         return DaskFrameSource(X, roles)
-    from bigfs.store.formats.arrow import open_arrow
+    from bigfs.store.formats.memory import open_arrow
 
     return TableSource(open_arrow(X), roles)
 
@@ -186,7 +186,7 @@ def _open_array(X: Any, root: str, options: Options) -> Source | None:
 
         return open_xarray(X, options.variable, **options.settings)
     if root == "dask":
-        from bigfs.store.formats.dask_array import open_dask
+        from bigfs.store.formats.dask import open_dask
 
         return open_dask(X)
     from bigfs.store.formats.memory import ArraySource, open_memory

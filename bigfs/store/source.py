@@ -115,6 +115,7 @@ class Source(ABC):
     starts_quickly: bool = True
     held_bytes: int = 0
     temporary_bytes: int = 0
+    _stored: np.dtype | None = None  # where it is another type than that of the rows
 
     def __repr__(self) -> str:
         """Return a line such as ``<scene.nc::X: 44,000 x 205, float32>``."""
@@ -129,7 +130,7 @@ class Source(ABC):
     @property
     def stored_dtype(self) -> np.dtype:
         """Type of the values as they are stored; ``dtype`` holds all of them."""
-        return self.dtype
+        return self.dtype if self._stored is None else self._stored
 
     @property
     def estimated_samples(self) -> int | None:

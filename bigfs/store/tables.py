@@ -231,7 +231,7 @@ class TableFeatures:
         rules = [None if c.kind in ("number", "list") else roles.encoding.of(c.kind) for c in kept]
         ruled = list(zip(kept, rules, strict=True))
         unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
-        refuse_unusable(unusable, roles, names, uri, dropped_by=dropped_by)
+        refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
         known = roles.encoding.known or {}
         self.columns: list[Column] = []
         for column, rule in ruled:
@@ -333,8 +333,6 @@ class TableSource(Source):
                     parts.append(_lists(values, column.name, self.uri, first_row))
                 else:
                     parts.append(column.encode(_as_pandas(values), self.uri))
-        if len(parts) == 1 and parts[0].dtype == self.dtype:
-            return np.ascontiguousarray(parts[0])
         return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
 
 

@@ -39,6 +39,8 @@ _FEW_ROWS = 10
 _MANY_CLASSES = 20
 # Whole numbers beyond it are not all there in float64.
 EXACT = 2**53
+# Characters of what a library says of a damaged file.
+_SAID = 200
 
 
 @contextmanager
@@ -65,6 +67,39 @@ def decoding(what: str, cure: str = "Write it again.") -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{what} cannot be read: {error}.") from error
         raise CorruptStoreError(f"{what} cannot be decoded ({error}). {cure}") from error
+
+
+@contextmanager
+def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.") -> Iterator[None]:
+    """Turn what a library raises for a file that it cannot read into InputError.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong, as the beginning of a sentence.
+    *faults : type
+        Exceptions of the library.
+    cure : str
+    """
+    try:
+        yield
+    except BigfsError:
+        raise
+    except faults as error:
+        kind = type(error).__name__
+        text = f"{kind} {error}" if isinstance(error, KeyError) else str(error) or kind
+        # Further sentences of a library are of its own settings.
+        reason = text.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
+        raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
+
+
+@contextmanager
+def installed(why: str, name: str) -> Iterator[None]:
+    """Say how to install a package where importing it within the block fails."""
+    try:
+        yield
+    except ImportError:
+        raise InputError(f"{why}. Install it with: pip install {name}.") from None
 
 
 def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,12 @@ class _Counted:
     [(1, 40, 30), (8, 10, 30), (8, 1, 30), (2, 7, 11), (8, 40, 30), (8, 10, 7), (3, 20, 16)],
 )
 def test_every_chunk_is_read_once(chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigfs.store.formats.parts import OpenPlace
+    from bigfs.store.formats.parts import open_here
 
     monkeypatch.setattr(cube, "_PIECE_BYTES", 5_000)
     values = np.random.default_rng(0).normal(size=(8, 40, 30))
     array = _Counted(values, chunks)
-    source = CubeSource("X", OpenPlace(array), None, 0)
+    source = CubeSource("X", partial(open_here, array), None, 0)
     rows = np.concatenate(list(source.iter_blocks(64)))
     np.testing.assert_array_equal(rows, values.reshape(8, -1).T)
     assert array.count.max() == 1

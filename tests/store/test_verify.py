@@ -76,6 +76,20 @@ def test_a_deleted_chunk_is_found_and_never_read_as_zeros(store: Path) -> None:
             opened_before.read(65, 75)
 
 
+def test_a_store_is_read_from_a_zip_of_it(store: Path) -> None:
+    shutil.make_archive(str(store), "zip", store)
+    np.testing.assert_array_equal(_open(store.with_name("X.zarr.zip")).read(15, 35), X[15:35])
+
+
+def test_ids_that_were_deleted_are_never_read_as_empty(tmp_path: Path) -> None:
+    lines = [f"{i},{i}.5,r{i}" for i in range(20)]
+    (tmp_path / "X.csv").write_text("\n".join(["a,b,id", *lines]))
+    ingest(tmp_path / "X.csv", tmp_path / "X.zarr", index="id")
+    (tmp_path / "X.zarr/index/c/0").unlink()
+    with pytest.raises(CorruptStoreError, match="index: chunk c/0 is missing"):
+        next(open_matrix(tmp_path / "X.zarr").iter_index())
+
+
 def test_chunks_of_zeros_are_stored(tmp_path: Path) -> None:
     ingest(np.zeros((50, 3)), tmp_path / "X.zarr", rows=10)
     assert len(list((tmp_path / "X.zarr/X/c").iterdir())) == 5

@@ -31,6 +31,8 @@ class Format:
     folders: tuple[str, ...] = ()  # what a folder of the format holds one of
     writes: tuple[str, ...] = ()  # those of the endings that export writes
     keeps_ids: bool = False  # whether an export may hold the rows' ids
+    # Whether its arrays have named dimensions, which ``read_column`` brings into the order of rows.
+    names_dimensions: bool = False
 
     @property
     def is_table(self) -> bool:
@@ -48,11 +50,6 @@ class Format:
         return self.is_table or hasattr(self.reader, "read_column")
 
     @property
-    def names_dimensions(self) -> bool:
-        """True if its arrays have named dimensions, which ``read_column`` brings in order."""
-        return {"layer", "features"} <= set(self.takes)
-
-    @property
     def reader(self) -> Any:
         """The module."""
         return import_module(f"{__name__}.{self.module}")
@@ -67,7 +64,13 @@ _COUNTS = Format(
 )
 ZARR = Format(
     "zarr_array", (".zarr", ".zarr.zip"), ("layer", *_CUBE),
-    folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",),
+    folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",), names_dimensions=True,
+)  # fmt: skip
+HDF5 = Format(
+    "h5",
+    (".h5ad", ".h5", ".hdf5", ".h5mu", ".loom", ".nc", ".nc4", ".he5", ".h5seurat"),
+    ("layer", "feature_types", *_CUBE), b"\x89HDF\r\n\x1a\n",
+    writes=(".h5ad",), keeps_ids=True, names_dimensions=True,
 )  # fmt: skip
 FORMATS = (
     Format("npy", (".npy",), _CUBE, b"\x93NUMPY", writes=(".npy",)),
@@ -87,12 +90,9 @@ FORMATS = (
         tuple(f"{end}{packed}" for end in (".svm", ".svmlight", ".libsvm")
               for packed in ("", ".gz", ".bz2")),
     ),
-    Format(
-        "h5",
-        (".h5ad", ".h5", ".hdf5", ".h5mu", ".loom", ".nc", ".nc4", ".he5", ".h5seurat"),
-        ("layer", "feature_types", *_CUBE), (b"\x89HDF\r\n\x1a\n", b"CDF"),
-        writes=(".h5ad",), keeps_ids=True,
-    ),
+    HDF5,
+    # NetCDF 3, which is no HDF5.
+    Format("xarrays", (), _CUBE, b"CDF", names_dimensions=True),
     Format(
         "raster", (".tif", ".tiff", ".img", ".dat", ".bsq", ".bil", ".bip", ".hdr"), _CUBE,
         (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), writes=(".tif", ".tiff"),
@@ -137,14 +137,18 @@ def format_of(path: Location) -> Format:
     for endings, cure in REFUSED.items():
         if lower.endswith(endings):
             raise InputError(f"{path}: this kind of file is not read. Convert it: {cure}.")
-    known = format_named(path.name)
-    if known is not None and not path.name.lower().endswith(".zarr"):
+    known = None if lower.endswith(".zarr") else format_named(path.name)
+    if known not in (None, HDF5):  # some name NetCDF 3 so too
         return known
-    with path.open("rb") as file:
-        begin = file.read(_MAGIC_BYTES)
+    begin = b""
+    if not isinstance(path, Path) or path.is_file():  # a pipe would be waited for
+        with path.open("rb") as file:
+            begin = file.read(_MAGIC_BYTES)
     for entry in FORMATS:
         if begin.startswith(entry.magic):
             return entry
+    if known is not None:
+        return known
     others = (entry for entry in FORMATS if entry is not ZARR)
     raise InputError(
         f"{path}: neither the name nor the first bytes show the kind of file. Known endings: "

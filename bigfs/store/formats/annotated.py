@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -22,22 +23,25 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats.dask_array import open_dask
-from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, open_h5
+from bigfs.store.formats.cube import Place
+from bigfs.store.formats.dask import open_dask
+from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import (
     PARTS,
     CSCParts,
     CSRParts,
     HeldTexts,
-    OpenPlace,
     StoredTexts,
+    all_texts,
+    check_length,
     open_dense,
+    open_here,
 )
 from bigfs.store.formats.zarr_array import open_array, open_node
 from bigfs.store.formats.zarr_files import expect
-from bigfs.store.formats.zarr_rows import ZarrMember, ZarrPlace
-from bigfs.store.location import METADATA_BYTES, Location
+from bigfs.store.formats.zarr_rows import check_chunks, open_parts, open_rows
+from bigfs.store.location import Location
 from bigfs.store.source import (
     RandomAccessSource,
     Source,
@@ -47,7 +51,7 @@ from bigfs.store.source import (
     no_column,
     open_matrix,
 )
-from bigfs.store.values import decoding
+from bigfs.store.values import decoding, installed
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": CSRParts, "csc_matrix": CSCParts}
@@ -85,12 +89,15 @@ class AnnotatedTree:
         name = self.prefix + name
         return self.root.get(name) if self.is_zarr else find(self.root, name, self.uri)
 
-    def place(self, name: str) -> Any:
-        """Return where an array or group is."""
+    def place(self, name: str) -> Place:
+        """Return what opens an array, or the parts of a matrix."""
         name = self.prefix + name
         if self.path is None:
-            return OpenPlace(self.root[name])
-        return ZarrPlace(f"{self.path}/{name}") if self.is_zarr else H5Place(self.path, name)
+            return partial(open_here, self.root[name])
+        if not self.is_zarr:
+            return partial(open_member, self.path, name)
+        of_array = hasattr(self.root[name], "shape")
+        return partial(open_rows if of_array else open_parts, f"{self.path}/{name}")
 
     def read(self, name: str) -> Any:
         """Return a column of a frame as anndata reads it; what is too large is refused before."""
@@ -106,7 +113,9 @@ class AnnotatedTree:
             elif array.chunks is not None:
                 array.check_packed(tuple(slice(0, n) for n in array.shape))
         with decoding(f"{self.uri}::{name}"), ignoring_warnings():  # of layouts of before
-            return _anndata(self.uri).io.read_elem(node)
+            with installed(f"{self.uri} is read by anndata", "'bigfs[anndata]'"):
+                import anndata  # in no task
+            return anndata.io.read_elem(node)
 
     def frame(self, name: str) -> Any:
         """Return an open frame: a group, or before version 0.7 an array of records."""
@@ -124,7 +133,7 @@ class AnnotatedTree:
             values = node.fields(name)[...]
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def index(self, frame: str, n_rows: int) -> Any:
+    def index(self, frame: str, n_rows: int) -> StoredTexts | HeldTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
@@ -132,19 +141,11 @@ class AnnotatedTree:
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
         held = self.find(name)
         if hasattr(held, "shape"):
-            shape, place = held.shape, self.place(name)
-            texts: Any = StoredTexts(
-                ZarrMember(place.path) if self.is_zarr and self.path else place
-            )
-        else:
-            values = self.read(name)
-            shape, texts = values.shape, HeldTexts(values)
-        if shape != (n_rows,):
-            raise InputError(
-                f"{self.uri}: {frame} has {shape} names for {n_rows} features or rows. Write it "
-                "again."
-            )
-        return texts
+            check_length(held.shape, n_rows, frame, self.uri)
+            return StoredTexts(self.place(name))
+        values = self.read(name)
+        check_length(values.shape, n_rows, frame, self.uri)
+        return HeldTexts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -206,38 +207,27 @@ def _kind(column: Any) -> str:
     return ""
 
 
-def open_obsm(path: Location, name: str) -> RandomAccessSource:
-    """Open an array of ``obsm`` of a .h5ad file or an AnnData zarr store; name is "obsm/NAME".
+def member_on_disk(path: Location, name: str) -> Any:
+    """Open an array of ``obsm`` or a graph of ``obsp`` of a .h5ad file or an AnnData zarr store.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    name : str
+        "obsm/NAME" or "obsp/NAME".
 
     Raises
     ------
     InputError
-        If there is no such array, or it is not dense.
+        If there is no such member, or it is not dense (``obsm``) or no graph by rows (``obsp``).
     """
-    return _as_representation(_open_named(path, name), f"{path}::{name}")
-
-
-def open_obsp(path: Location, name: str) -> CSRParts:
-    """Open a graph of ``obsp`` of a .h5ad file or an AnnData zarr store; name is "obsp/NAME".
-
-    Raises
-    ------
-    InputError
-        If there is no such graph, or it is not square or not stored by rows.
-    """
-    graph: CSRParts = _as_graph(_open_named(path, name), f"{path}::{name}")
-    return graph
-
-
-def _open_named(path: Location, name: str) -> Source:
-    """Open a member of a group of the AnnData; the name has both."""
+    group, _, _ = name.partition("/")
     with on_disk(path) as tree:
         node = tree.find(name)
         if node is None:
-            group, _, _ = name.partition("/")
             held = listed(sorted(tree.find(group) or ()))
             raise InputError(f"{path} has no {name}. It has {held}.")
-        return open_element(node, tree.place(name), f"{path}::{name}")
+        return _checked(open_element(node, tree.place(name), f"{path}::{name}"), group)
 
 
 def member_of(adata: Any, name: str) -> Any:
@@ -259,21 +249,17 @@ def member_of(adata: Any, name: str) -> Any:
         held = getattr(held, load)() if hasattr(held, load) else held
     is_sparse = hasattr(held, "tocsr")
     source = CSRSource(held, uri) if is_sparse else ArraySource(np.asarray(held), uri)
-    return (_as_graph if group == "obsp" else _as_representation)(source, uri)
+    return _checked(source, group)
 
 
-def _as_representation(source: Source, uri: str) -> RandomAccessSource:
-    """Return an array that rows are compared by, or raise InputError."""
-    if source.sparse or not isinstance(source, RandomAccessSource):
+def _checked(source: Any, group: str) -> Any:
+    """Return a square sparse matrix by rows (``obsp``), or a dense array (``obsm``)."""
+    uri = source.uri
+    if group == "obsm" and (source.sparse or not isinstance(source, RandomAccessSource)):
         raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
-    return source
-
-
-def _as_graph(source: Any, uri: str) -> Any:
-    """Return a square sparse matrix by rows, or raise InputError."""
-    if not isinstance(source, (CSRParts, CSRSource)):
+    if group == "obsp" and not isinstance(source, (CSRParts, CSRSource)):
         raise InputError(f"{uri} is no sparse matrix by rows. Store it as csr_matrix.")
-    if source.n_samples != source.n_features:
+    if group == "obsp" and source.n_samples != source.n_features:
         shape = (source.n_samples, source.n_features)
         raise InputError(f"{uri} is no graph: its shape {shape} is not square.")
     return source
@@ -303,17 +289,6 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
         yield AnnotatedTree(open_node(path), place, str(path))
 
 
-def _anndata(uri: str) -> Any:
-    """Return anndata, which is loaded where a file is opened, and in no task."""
-    try:
-        import anndata
-    except ImportError:
-        raise InputError(
-            f"{uri} is read by anndata. Install it with: pip install 'bigfs[anndata]'."
-        ) from None
-    return anndata
-
-
 def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
     """Return the AnnData of a modality of a MuData."""
     known = sorted(tree.find("mod"))
@@ -341,49 +316,44 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     else:
         check_no_variable(Path(tree.uri), variable)
     tree.frame("obs"), tree.frame("var")
-    name, frame = _chosen(tree, layer)
+    X, frame = tree.find("X"), "var"
+    has_X = X is not None and X.attrs.get(ENCODING) != "null"
+    raws = [name for name in ("raw/X", "raw.X") if tree.find(name) is not None]
+    name = _chosen(layer, sorted(tree.find("layers") or ()), has_X, bool(raws), tree.uri)
+    if name == "raw":
+        name, frame = raws[0], raws[0].replace("X", "var")
     uri = f"{tree.uri}::{tree.prefix}{name}" if tree.prefix or name != "X" else tree.uri
     source = open_element(tree.find(name), tree.place(name), uri)
     source.index, source.ids = OBS_NAMES, tree.index("obs", source.n_samples or 0)
     return with_names(source, _names(tree, frame, source.n_features))
 
 
-def _chosen(tree: AnnotatedTree, layer: str | None) -> tuple[str, str]:
-    """Return the names of a matrix and of the frame that describes its features."""
-    layers = tree.find("layers")
-    known = [] if layers is None else sorted(layers)
+def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, uri: str) -> str:
+    """Return which matrix is read: ``X``, ``raw``, or one of the layers as ``layers/NAME``."""
+    if layer is None and has_X:
+        return "X"
     if layer is None:
-        X = tree.find("X")
-        if X is None or X.attrs.get(ENCODING) == "null":
-            has = f"It has layers {listed(known)}" if known else "It has no layers"
-            cure = "name one with input.layer (--layer, layer=)"
-            raise InputError(f"{tree.uri} has no X. {has}; {cure}.")
-        return "X", "var"
-    raw = ("raw/X", "raw/var") if tree.find("raw/X") is not None else ("raw.X", "raw.var")
-    has_raw = tree.find(raw[0]) is not None
-    if layer in known and "/" not in layer and not (layer == "raw" and has_raw):
-        return f"layers/{layer}", "var"
-    if layer == "raw":
-        if "raw" in known:
-            raise InputError(f"{tree.uri} has a layer 'raw' beside its raw. Rename the layer.")
-        if has_raw:
-            return raw
-    raise _no_layer(tree.uri, layer, [*known, *(["raw"] if has_raw else [])])
+        has = f"It has layers {listed(layers)}" if layers else "It has no layers"
+        raise InputError(f"{uri} has no X. {has}; name one with input.layer (--layer, layer=).")
+    if layer == "raw" and has_raw:
+        if "raw" in layers:
+            raise InputError(f"{uri} has a layer 'raw' beside its raw. Rename the layer.")
+        return "raw"
+    if layer in layers:
+        return f"layers/{layer}"
+    known = [*layers, *(["raw"] if has_raw else [])]
+    has = f"It has {listed(known)}" if known else "It has no layers"
+    raise InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
 
 
-def _no_layer(uri: str, layer: str, layers: list[str]) -> InputError:
-    has = f"It has {listed(layers)}" if layers else "It has no layers"
-    return InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
-
-
-def open_element(node: Any, place: Any, uri: str) -> Source:
+def open_element(node: Any, place: Place, uri: str) -> Source:
     """Open a matrix of an AnnData on disk.
 
     Parameters
     ----------
     node : h5py or zarr array or group
         Open, for its attributes.
-    place : H5Place, ZarrPlace or OpenPlace
+    place : Place
     uri : str
 
     Raises
@@ -395,8 +365,9 @@ def open_element(node: Any, place: Any, uri: str) -> Source:
     if "h5sparse_format" in node.attrs:  # of anndata before 0.7
         kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
-        if isinstance(place, ZarrPlace):
-            place.warn_of_missing(PARTS)
+        if type(node).__module__.startswith("zarr"):
+            for part in PARTS:
+                check_chunks(node[part], f"{uri}::{part}")
         return SPARSE[kind](place, node.attrs.get("shape", node.attrs.get("h5sparse_shape")), uri)
     if kind in (None, "array") and hasattr(node, "shape"):
         if type(node).__module__.startswith("zarr"):
@@ -410,14 +381,7 @@ def open_element(node: Any, place: Any, uri: str) -> Source:
 
 def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
     """Return the index of a frame, ``var`` or ``raw/var``: texts of a usual size."""
-    names: list[str] = []
-    size = 0
-    for piece in tree.index(frame, n_features).pieces(0, n_features):
-        names += piece
-        size += sum(map(len, piece))
-        if size > METADATA_BYTES:
-            raise InputError(f"{tree.uri}: the names of the features are too long.")
-    return names
+    return all_texts(tree.index(frame, n_features), n_features, tree.uri)
 
 
 def with_names(source: Source, names: list[str]) -> Source:
@@ -452,16 +416,14 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
             "X is a view of a backed AnnData, which would be loaded as a whole. Write it first "
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
-    raw = adata.raw if layer == "raw" and "raw" not in layers else None
-    if layer is None or raw is not None:
-        holder = adata if raw is None else raw
-        if holder.X is None:
-            raise InputError(f"{uri} has no X. Name a layer (layer=): it has {listed(layers)}.")
-        matrix, names = _matrix(holder.X, uri), holder.var_names
-    elif layer in layers:
-        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
+    X = adata.X if layer is None else None  # of a view it is a copy
+    name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
+    if name == "raw":
+        matrix, names = _matrix(adata.raw.X, uri), adata.raw.var_names
+    elif name == "X":
+        matrix, names = _matrix(X, uri), adata.var_names
     else:
-        raise _no_layer(uri, layer, [*layers, *(["raw"] if adata.raw is not None else [])])
+        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
     matrix.index, matrix.ids = OBS_NAMES, HeldTexts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 
@@ -470,9 +432,9 @@ def _matrix(X: Any, uri: str) -> Source:
     """Open a matrix of an AnnData in memory."""
     group = getattr(X, "group", None)
     if group is not None:  # a sparse matrix on disk
-        return open_element(group, OpenPlace(group), uri)
+        return open_element(group, partial(open_here, group), uri)
     if type(X).__module__.startswith(("h5py", "zarr")):
-        return open_element(X, OpenPlace(X), uri)
+        return open_element(X, partial(open_here, X), uri)
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):
@@ -486,12 +448,8 @@ def write(file: IO[bytes], selected: Any) -> None:
     """Write the selected columns in AnnData's layout on disk, version 0.1.0."""
     from scipy.sparse import csr_matrix
 
-    try:
+    with installed("this format needs h5py", "'bigfs[anndata]'"):
         import h5py
-    except ImportError:
-        raise InputError(
-            "this format needs h5py. Install it with: pip install 'bigfs[anndata]'."
-        ) from None
     columns = selected.columns
     shape = (columns.n_samples, columns.n_features)
     with h5py.File(file, "w") as root:

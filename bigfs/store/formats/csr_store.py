@@ -7,6 +7,7 @@ task reads whole objects and nothing else. The attributes of the store say how i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,11 +22,11 @@ from bigfs.store.csr import (
     csr_checksum,
     stack,
 )
+from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.source import check_names, check_shape, work_dtype
 from bigfs.store.values import decoding
 
-PARTS = ("data", "indices", "indptr")
 _SHOWN = 3
 _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
 
@@ -71,6 +72,10 @@ class StoredCSR(RandomAccessSparse):
             raise CorruptStoreError(
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
             ) from None
+        if self.index is not None:
+            from bigfs.store.formats.zarr_rows import open_rows  # loads zarr
+
+            self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)
         check_names(self.feature_names, self.n_features, self.uri)
         missing = self.missing() if strict else []
@@ -80,15 +85,6 @@ class StoredCSR(RandomAccessSparse):
             raise CorruptStoreError(
                 f"{path}: {', '.join(missing[:_SHOWN])}{more} {verb} missing. {_CURE}"
             )
-
-    def iter_index(self) -> Iterator[list[str]]:
-        """Yield the ids of the rows that an ingest kept."""
-        return read_ids(as_location(self._path), 0, self.n_samples if self.index else 0)
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values that it was made from."""
-        return self._stored
 
     @property
     def layout(self) -> CSRLayout:
@@ -179,16 +175,6 @@ def read_dropped(stored: Any, store: Location) -> Any:
     import zarr
 
     return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
-
-
-def read_ids(store: Location, start: int, stop: int) -> Iterator[list[str]]:
-    """Yield the ids of rows ``start`` to ``stop`` of a store that has them, chunk by chunk."""
-    import zarr
-
-    if start < stop:
-        ids = zarr.open_array(zarr_store(store / "index", strict=True), mode="r")
-        for at in range(start, stop, ids.chunks[0]):
-            yield [str(text) for text in np.asarray(ids[at : min(at + ids.chunks[0], stop)])]
 
 
 def write_ids(group: Any, pieces: Iterator[list[str]], n_rows: int, chunk: int) -> None:

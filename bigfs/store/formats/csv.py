@@ -78,12 +78,11 @@ class TextTable(Table):
         self._header, self._note = header, ""
         self._width = _width_of(rows)
         self.named = self._has_names(rows)
-        self._all = [str(j) for j in range(self._width)]
-        names = self._names(rows[0]) if self.named else list(self._all)
+        names = self._names(rows[0]) if self.named else [str(j) for j in range(self._width)]
+        self._all = names
         self._skip += lines if self.named else 0
         self._first = rows[0]
-        self._places = {name: self._all[j] for j, name in enumerate(names)}
-        if len(self._places) < len(names):
+        if len(set(names)) < len(names):
             check_names(names, len(names), self.uri)
         types = self._types(names)
         self.schema = pa.schema([(name, types[name]) for name in names if name in types])
@@ -136,7 +135,7 @@ class TextTable(Table):
         if self._note == "sample":
             logger.info("%s: no header, the first line is a sample (input.header)", self.uri)
             self._note = ""  # once, however often it is read
-        types = {self._places[name]: self.schema.field(name).type for name in columns}
+        types = {name: self.schema.field(name).type for name in columns}
         for line, piece in self._pieces():
             self._current = line, piece
             try:
@@ -144,7 +143,7 @@ class TextTable(Table):
             except pa.ArrowInvalid:
                 self._refuse(piece, line, columns)
                 raise
-            yield _batch(table, columns)
+            yield _batch(table)
 
     def written(self, column: str) -> Iterator[list[str]]:
         """Yield the cells of a column as they are written, without blanks around them."""
@@ -192,8 +191,7 @@ class TextTable(Table):
         """Return the cells of some columns of a piece as they are written."""
         import pyarrow as pa
 
-        types = {self._places[name]: pa.string() for name in columns}
-        return _batch(self._parse(piece, line, types, raw=True), columns)
+        return _batch(self._parse(piece, line, dict.fromkeys(columns, pa.string()), raw=True))
 
     def _parse(self, piece: bytes, line: int, types: Mapping[str, Any], raw: bool = False) -> Any:
         """Return some columns of a piece as a table of Arrow; raw: texts as they are written."""
@@ -271,7 +269,7 @@ class TextTable(Table):
                 unusable[name] = self._describe(texts[wrong[0]], line + wrong[0])
             elif wrong and (first is None or wrong[0] < first[0]):
                 first = (wrong[0], name, texts[wrong[0]])
-        refuse_unusable(unusable, self.roles, self.schema.names, self.uri)
+        refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
             raise InputError(
                 f"{self.uri}: from line {line} on, a column that begins with dates or with true "
@@ -280,9 +278,10 @@ class TextTable(Table):
         i, name, text = first
         shown = f" ({name!r})" if self.named else ""
         raise InputError(
-            f"{self.uri}: line {line + i}, column {self._places[name]}{shown} is {text[:_SHOWN]!r},"
-            f" which is not a number. Cells are separated by {self._dialect.delimiter!r}; encode "
-            "or drop columns of text. Lines count from 1, columns from 0."
+            f"{self.uri}: line {line + i}, column {self._all.index(name)}{shown} is "
+            f"{text[:_SHOWN]!r}, which is not a number. Cells are separated by "
+            f"{self._dialect.delimiter!r}; encode or drop columns of text. Lines count from 1, "
+            "columns from 0."
         )
 
     def _describe(self, text: str, line: int) -> str:
@@ -307,8 +306,7 @@ class TextTable(Table):
         else:
             return {name: pa.float64() for name in names if name}
         known: dict[str, Any] = {}
-        for name, place in self._places.items():
-            values = table.column(place)
+        for name, values in zip(names, table.columns, strict=True):
             kind = values.type
             if not name and types.is_null(kind):  # what a comma at the end of lines makes
                 continue
@@ -516,13 +514,13 @@ def _possible(words: list[str], piece: bytes) -> list[str]:
     return [word for word in words if may_occur(word.encode())]
 
 
-def _batch(table: Any, columns: list[str]) -> Any:
-    """Return a parsed piece as one batch with the names of the columns."""
+def _batch(table: Any) -> Any:
+    """Return a parsed piece as one batch."""
     import pyarrow as pa
 
     arrays = [column.combine_chunks() for column in table.columns]
     arrays = [a if isinstance(a, pa.Array) else pa.concat_arrays(a.chunks) for a in arrays]
-    return pa.record_batch(arrays, names=columns)
+    return pa.record_batch(arrays, names=table.column_names)
 
 
 def _is_axis(row: list[float | None]) -> bool:
@@ -533,11 +531,7 @@ def _is_axis(row: list[float | None]) -> bool:
     return len(there) > 1 and all(a < b for a, b in pairwise(there))
 
 
-def open_table(
-    path: Location, header: Header = "auto", csv: Mapping[str, Any] | None = None
-) -> TextTable:
-    """Open a text table; a refusal of one without settings says which would fit."""
-    return TextTable(path, header, csv)
+open_table = TextTable
 
 
 def propose(path: Location) -> dict[str, Any]:

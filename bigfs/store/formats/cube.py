@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -21,6 +20,8 @@ logger = logging.getLogger("bigfs")
 
 # What a dimension of features is called, where it is the last one.
 _CALLED = ("band", "wavelength", "feature", "gene", "channel")
+# What opens an array, or a group of arrays, for as long as it is read: of a small pickle.
+Place: TypeAlias = Callable[[], AbstractContextManager[Any]]
 Features: TypeAlias = str | int | Sequence[str | int] | None
 # What is read of a cube at once, unless its chunks are larger.
 _PIECE_BYTES = 16 * 10**6
@@ -28,17 +29,11 @@ _PIECE_BYTES = 16 * 10**6
 _DECODED_AT_ONCE = 10
 
 
-@dataclass(frozen=True)
-class Transposed:
-    """The place of an array whose dimensions are in reverse order, as MATLAB's are in HDF5."""
-
-    place: Any
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Open the array."""
-        with self.place.open() as array:
-            yield _Reversed(array)
+@contextmanager
+def open_transposed(place: Place) -> Iterator[Any]:
+    """Open an array whose dimensions are in reverse order, as MATLAB's are in HDF5."""
+    with place() as array:
+        yield _Reversed(array)
 
 
 class _Reversed:
@@ -68,18 +63,10 @@ class Later:
         return np.asarray(self._array[key])
 
 
-@dataclass(frozen=True)
-class LaterPlace:
-    """The place of an array that is made when it is first read, and then let go."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    make: Callable[[], Any]
-
-    @contextmanager
-    def open(self) -> Iterator[Later]:
-        """Return what stands for the array."""
-        yield Later(self.shape, self.dtype, self.make)
+@contextmanager
+def open_later(shape: Sequence[int], dtype: np.dtype, make: Callable[[], Any]) -> Iterator[Later]:
+    """Yield what stands for an array, which is made when it is first read, and then let go."""
+    yield Later(shape, dtype, make)
 
 
 class CubeSource(Source):
@@ -92,7 +79,7 @@ class CubeSource(Source):
     Parameters
     ----------
     uri : str
-    place : object with open()
+    place : Place
         Its context gives an array with ``shape``, ``dtype``, ``chunks`` and slices.
     dims : sequence of str or None
         Names of the dimensions; None where they have none.
@@ -107,20 +94,21 @@ class CubeSource(Source):
     """
 
     n_samples: int
+    _stored: np.dtype
 
     def __init__(
         self,
         uri: str,
-        place: Any,
+        place: Place,
         dims: Sequence[str] | None,
-        features: Features,
+        features: Features = None,
         no_data: float | None = None,
         *,
         names: Any = None,
         decode: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self.uri, self._place = uri, place
-        with place.open() as array:
+        with place() as array:
             shape, self._stored = tuple(int(n) for n in array.shape), np.dtype(array.dtype)
             self._chunks = None if array.chunks is None else tuple(map(int, array.chunks))
         if len(shape) < 2:
@@ -182,11 +170,6 @@ class CubeSource(Source):
         self._decoded_bytes = min(_DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
 
     @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._stored
-
-    @property
     def is_plain(self) -> bool:
         """True for a matrix of numbers as they are stored, with its features in columns."""
         return (self._shape[2:], self._axes, self._decode, self._no_data) == ((), (1,), None, None)
@@ -199,7 +182,7 @@ class CubeSource(Source):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         first = 0
-        with self._place.open() as array:
+        with self._place() as array:
             for piece in self._pieces(array):
                 for start in range(0, len(piece), rows):
                     yield self._decoded(piece[start : start + rows], first + start)

@@ -102,11 +102,6 @@ def as_number(cell: str) -> float | None:
         return None
 
 
-def cells_of(lines: Iterable[str], delimiter: str) -> list[list[str]]:
-    """Return the cells of some lines; empty lines are left out."""
-    return records_of(lines, delimiter)[0]
-
-
 def records_of(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], int]:
     """Return the cells of some lines, without empty ones, and how many lines the first takes."""
     if delimiter == BLANKS:
@@ -181,7 +176,7 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
     """Return the delimiter that gives all lines one width, the lines before them, and the rows."""
     fits: list[Any] = []
     for delimiter in (default, *(c for c in _CANDIDATES if c != default)):
-        rows = cells_of(lines, delimiter)
+        rows, _ = records_of(lines, delimiter)
         if not rows:
             continue
         widths = [len(row) for row in rows]
@@ -196,8 +191,7 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
             numbers = sum(_is_number(cell) for row in rows[first + 1 :] for cell in row)
             fits.append((numbers, -len(fits), delimiter, first, rows[first:]))
     if not fits:
-        rows = cells_of(lines, default)
-        return default, 0, rows
+        return default, 0, records_of(lines, default)[0]
     _, _, delimiter, first, rows = max(fits, key=lambda fit: fit[:2])
     return delimiter, first, rows
 

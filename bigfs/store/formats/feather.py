@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from bigfs.core.errors import InputError, StorageError
 from bigfs.store.location import Location
 from bigfs.store.tables import Table, index_columns, write_batches
+from bigfs.store.values import refusing
 
 _FILE = b"ARROW1"
 
@@ -38,7 +38,8 @@ class FeatherTable(Table):
         """Yield batches of some columns; None: of the first, and note the schema."""
         import pyarrow as pa
 
-        try:
+        faults = (pa.ArrowException, OSError, UnicodeError)
+        with refusing(f"{self.uri} is no Arrow file, or damaged", *faults):
             with self._path.open("rb") as file:
                 open_ipc = pa.ipc.open_file if self._is_file else pa.ipc.open_stream
                 if columns is None:
@@ -52,13 +53,6 @@ class FeatherTable(Table):
                     yield from map(reader.get_batch, range(reader.num_record_batches))
                 else:
                     yield from reader
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            reason = str(error).rstrip(".")
-            raise InputError(
-                f"{self.uri} is no Arrow file, or damaged: {reason}. Write it again."
-            ) from None
 
 
 def _width(kind: Any) -> int:
@@ -69,9 +63,7 @@ def _width(kind: Any) -> int:
         return 64
 
 
-def open_table(path: Location) -> FeatherTable:
-    """Open a Feather file, or one of Arrow's."""
-    return FeatherTable(path)
+open_table = FeatherTable
 
 
 def write(file: IO[bytes], selected: Any) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from bigfs.core.errors import InputError
 from bigfs.store.formats import mat
-from bigfs.store.formats.cube import CubeSource, as_stacked
-from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5, refuse_links
+from bigfs.store.formats.cube import CubeSource
+from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member, refuse_links
 from bigfs.store.formats.parts import open_dense
-from bigfs.store.formats.xarrays import decoded_values, is_described, named_beside, open_described
+from bigfs.store.formats.xarrays import is_described, named_beside, open_described, read_labels
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, decoding
+from bigfs.store.values import decoding
 
 _CUBE = ("features", "no_data")
 
@@ -109,11 +110,6 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
 
     ``settings`` are those of the format, where they are given.
     """
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import open_classic
-
-        _check(path, "NetCDF", _CUBE, settings)
-        return open_classic(path, variable, **settings)
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
     if kind is None or (variable is not None and not kind.module):
@@ -138,22 +134,10 @@ def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str
             )
 
 
-def open_array(
-    path: Location,
-    variable: str | None,
-    features: str | int | None = None,
-    no_data: float | None = None,
-) -> Source:
+def open_array(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open an array of a file: the one that is named, or the only one of two dimensions or more.
 
-    Parameters
-    ----------
-    path : Path or ObjectPath
-    variable : str or None
-    features : str, int or None
-        Name or number of the dimension of features.
-    no_data : float or None
-        A value that stands for a missing one.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     with open_h5(path) as file, decoding(str(path)):
         arrays = _arrays(file)
@@ -161,7 +145,7 @@ def open_array(
         named = None if variable is None else variable.strip("/")
         matrices = sorted(large - named_beside(array.attrs for array in arrays.values()) or large)
         name = choose_member(path, list(arrays), matrices, named)
-        uri, place = f"{path}::{name}", H5Place(str(path.absolute()), name)
+        uri, place = f"{path}::{name}", partial(open_member, str(path.absolute()), name)
         array = member(file, name, str(path))
         if array.dtype.kind not in "fiub":
             raise InputError(f"{uri} holds {array.dtype}, not numbers. Name another array.")
@@ -170,20 +154,16 @@ def open_array(
         if is_described(array.attrs, "DIMENSION_LIST" in array.attrs):
             refuse_links(file, str(path))
             others = _not_needed(array.parent, name.rpartition("/")[2], dims, uri)
-        is_matrix = len(array.shape) == 2 and features is None and no_data is None
+        is_matrix = len(array.shape) == 2 and not cube
     if others is not None:
         opened = path if isinstance(path, Path) else path.open("rb")
-        return open_described(uri, opened, name, place, others, features, no_data,
+        return open_described(uri, opened, name, place, others, cube,
                               engine="h5netcdf", phony_dims="access")  # fmt: skip
-    return open_dense(place, uri) if is_matrix else CubeSource(uri, place, dims, features, no_data)
+    return open_dense(place, uri) if is_matrix else CubeSource(uri, place, dims, **cube)
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of every array of a file."""
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import list_classic
-
-        return list_classic(path)
     with open_h5(path) as file, decoding(str(path)):
         return [(name, array.shape, str(array.dtype)) for name, array in _arrays(file).items()]
 
@@ -193,10 +173,6 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
 
     ``rows`` are the dimensions of the rows that it belongs to, where they are known.
     """
-    if is_classic(path):
-        from bigfs.store.formats.xarrays import read_classic
-
-        return read_classic(path, name, rows)
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
         node = find(file, name.strip("/"), str(path)) if name else None
@@ -204,11 +180,9 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
             if node is None or not hasattr(node, "shape"):
                 raise no_column(str(path), name, _arrays(file))
             uri = f"{path}::{name}"
-            check_vector(node.shape, node.dtype, uri)
-            values = H5Rows(node, uri)[tuple(slice(0, n) for n in node.shape)]
             others = [dimensions(array) for array in _arrays(file).values()]
-            values = decoded_values(values, H5Rows(node, uri).attrs, uri)
-            return as_stacked(values, dimensions(node), others, rows)
+            array = H5Rows(node, uri)
+            return read_labels(array, dimensions(node), array.attrs, others, rows, uri)
     return kind.reader.read_column(path, name)
 
 
@@ -254,15 +228,3 @@ def dimensions(array: Any) -> list[str] | None:
         scale = "" if not len(dim) else dim[0].name.rpartition("/")[2]
         names.append(dim.label or scale or str(i))
     return names if len(set(names)) == len(names) else None
-
-
-def is_classic(path: Location) -> bool:
-    """Say whether a file is of NetCDF 3, which is no HDF5."""
-    return _begins_with(path, b"CDF")
-
-
-def _begins_with(path: Location, magic: bytes) -> bool:
-    if isinstance(path, Path) and not path.is_file():  # a pipe would be waited for
-        return False
-    with path.open("rb") as file:
-        return bool(file.read(len(magic)) == magic)

@@ -7,38 +7,31 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.formats.zarr_files import MOST_ANNOUNCED, UNCOUNTED_BYTES, counts_beyond
 from bigfs.store.location import METADATA_BYTES, Location, as_location
+from bigfs.store.values import installed, refusing
 
 _GZIP = 1
 _GZIP_FACTOR = 1032  # DEFLATE packs no better
 _MOST_LINKS = 20
 
 
-@dataclass(frozen=True)
-class H5Place:
-    """The place of an array, or a group of arrays, in a file; opened anew for every read.
+@contextmanager
+def open_member(path: str, name: str) -> Iterator[Any]:
+    """Open an array of a file, or a group, whose arrays are its items; anew for every read.
 
     A file that stays open would be locked for whoever wants to write it.
     """
-
-    path: str
-    name: str  # of the array or group
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Open the array, or the group, whose arrays are its items."""
-        with open_h5(as_location(self.path)) as file:
-            yield checked(member(file, self.name, self.path), f"{self.path}::{self.name}")
+    with open_h5(as_location(path)) as file:
+        yield checked(member(file, name, path), f"{path}::{name}")
 
 
 class H5Rows:
@@ -155,24 +148,14 @@ def open_h5(path: Location) -> Iterator[Any]:
     InputError
         If it is no HDF5 file, or the package h5py is not there.
     """
-    try:
+    with installed(f"{path}: HDF5 files need h5py", "h5py"):
         import h5py
-    except ImportError:
-        raise InputError(
-            f"{path}: HDF5 files need h5py. Install it with: pip install h5py."
-        ) from None
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")
-    try:
+    with refusing(f"{path} cannot be opened as an HDF5 file", OSError):
         # Every chunk is asked for once, and without a cache of them a file opens six times faster.
         source = path if isinstance(path, Path) else path.open("rb")
         file = h5py.File(source, "r", rdcc_nbytes=0)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be opened as an HDF5 file: {error}. Write it again."
-        ) from None
     with file:
         yield file
 
@@ -188,13 +171,12 @@ def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
     import h5py
 
     for part in name.split("/"):
-        try:
+        # h5py has no one error for damage.
+        with refusing(f"{uri}: {name} is damaged", Exception):
             link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
             if isinstance(link, h5py.HardLink):
                 group = group.get(part)
                 continue
-        except Exception as error:  # h5py has no one error for damage
-            raise InputError(f"{uri}: {name} is damaged ({error}). Write it again.") from None
         if isinstance(link, h5py.ExternalLink):
             raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
         if link is None or links > _MOST_LINKS:

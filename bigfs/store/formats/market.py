@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.formats import MARKET
-from bigfs.store.formats.cube import CubeSource, LaterPlace
+from bigfs.store.formats.cube import CubeSource, open_later
 from bigfs.store.formats.parts import ByBands, HeldTexts
 from bigfs.store.formats.tenx import of_types
-from bigfs.store.formats.texts import open_text
+from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import METADATA_BYTES, Location, files_below
 from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
+from bigfs.store.values import refusing
 
 _FEATURES = ("features.tsv", "genes.tsv")
 _PIECE_BYTES = 2**22
@@ -80,11 +82,8 @@ class _Text:
         kind = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}"
         with open_text(self.path) as file:
             _header(file)
-            while lines := file.read(_PIECE_BYTES):
-                end = file.readline(_LINE_BYTES)
-                if len(end) == _LINE_BYTES:
-                    raise _damaged(self.path, "a line is longer than 64 kB")
-                lines = (lines + end).strip(b"\r\n\t ")
+            for piece in whole_lines(file, _PIECE_BYTES, self.path):
+                lines = piece.strip(b"\r\n\t ")
                 if re.search(rb"\n\s*\n", lines):
                     lines = re.sub(rb"\n\s*\n", b"\n", lines)
                 if not lines:
@@ -94,12 +93,9 @@ class _Text:
                     raise _damaged(self.path, "a line is not a row, a column and a value")
                 count = lines.count(b"\n") + 1
                 sizes = f"{count} 1" if self.form == "array" else f"{self._shape} {count}"
-                try:
+                what = f"{self.path}: a line is not a row, a column and a value"
+                with refusing(what, ValueError, OverflowError):
                     yield mmread(io.BytesIO(f"{kind}\n{sizes}\n".encode() + lines + b"\n"))
-                except (ValueError, OverflowError) as error:
-                    raise _damaged(
-                        self.path, f"a line is not a row, a column and a value ({error})"
-                    ) from None
 
     def values(self) -> np.ndarray:
         """Return all values of an array."""
@@ -214,7 +210,7 @@ def _dense(text: _Text, uri: str) -> Source:
             "numpy.save('X.npy', scipy.io.mmread(path))."
         )
 
-    place = LaterPlace(text.sizes, _KINDS[text.kind], text.values)
+    place = partial(open_later, text.sizes, _KINDS[text.kind], text.values)
     source = CubeSource(uri, place, None, None)
     source.grid = None
     source.held_bytes += 2 * n_bytes

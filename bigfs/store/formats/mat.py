@@ -6,22 +6,21 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats.cube import CubeSource, LaterPlace, Transposed
-from bigfs.store.formats.hdf5 import H5Place, find, open_h5
+from bigfs.store.formats.cube import CubeSource, open_later, open_transposed
+from bigfs.store.formats.hdf5 import find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import CSCParts
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, listed
-from bigfs.store.values import decoding
+from bigfs.store.values import decoding, refusing
 
 _NUMERIC = {"double", "single", "logical", "sparse"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -40,42 +39,11 @@ _PIECE_BYTES = 2**18
 _MOST_BYTES = GIB
 
 
-@dataclass(frozen=True)
-class _Variable:
-    """A variable of a file.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        In the order of MATLAB.
-    kind : str
-        What MATLAB calls it, or "sparse".
-    position : int
-        Among those of a version 5 file.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    position: int = 0
-
-    @property
-    def is_matrix(self) -> bool:
-        """True if it holds numbers in two dimensions or more."""
-        return self.kind in _NUMERIC and len(self.shape) > 1 and min(self.shape) > 1
-
-
-@dataclass(frozen=True)
-class _SparsePlace:
-    """The place of a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
-
-    place: H5Place
-
-    @contextmanager
-    def open(self) -> Iterator[dict[str, Any]]:
-        """Open its parts."""
-        with self.place.open() as group:
-            yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
+@contextmanager
+def _open_sparse(path: str, name: str) -> Iterator[dict[str, Any]]:
+    """Open a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
+    with open_member(path, name) as group:
+        yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
 
 
 class _Element:
@@ -110,7 +78,7 @@ class _Element:
     def check_size(self, most: int, uri: str) -> int:
         """Return the bytes that are there once unpacked, or raise InputError beyond so many."""
         size = 0
-        try:
+        with refusing(f"{uri} is damaged", zlib.error):
             for piece in self._pieces():
                 size += len(piece)
                 if size > most:
@@ -118,8 +86,6 @@ class _Element:
                         f"{uri} unpacks to more than {format_bytes(most)}: it is damaged, or too "
                         "large for this format. Save it as .npy, or as .npz if it is sparse."
                     )
-        except zlib.error as error:
-            raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
         return size
 
     def _pieces(self) -> Iterator[bytes]:
@@ -146,40 +112,40 @@ class _Element:
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
-    chosen = _chosen(path, variable, features)
-    uri = f"{path}::{chosen.name}"
-    cube = {"features": features, "no_data": no_data}
+    known = {name: (shape, kind) for name, shape, kind in preview(path)}
+    name = _chosen(path, known, variable, cube.get("features"))
+    shape, kind = known[name]
+    uri = f"{path}::{name}"
     if is_hdf5(path):
-        place = H5Place(str(path.absolute()), chosen.name)
-        if chosen.kind == "sparse":
-            _refuse_cube(uri, features, no_data)
-            with open_h5(path) as file, decoding(uri):
-                return CSCParts(_SparsePlace(place), chosen.shape, uri)
-        return CubeSource(uri, Transposed(place), None, **cube)
+        place = str(path.absolute()), name
+        if kind == "sparse":
+            _refuse_cube(uri, cube)
+            return CSCParts(partial(_open_sparse, *place), shape, uri)
+        dense = partial(open_transposed, partial(open_member, *place))
+        return CubeSource(uri, dense, None, **cube)
+    position = list(known).index(name)
     with path.open("rb") as file:
         is_version_5 = file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI")
         file.seek(0)
-        element = _Element(file, chosen.position) if is_version_5 else None
+        element = _Element(file, position) if is_version_5 else None
         stored = None if element is None else element.content(uri)
         if stored is None:
             size = path.stat().st_size if element is None else element.check_size(_MOST_BYTES, uri)
     if stored is not None:
-        load = partial(_load_dense, path.absolute(), chosen, stored)
-        source = CubeSource(uri, LaterPlace(chosen.shape, stored, load), None, **cube)
+        load = partial(_load_dense, path.absolute(), name, position, shape, stored)
+        source = CubeSource(uri, partial(open_later, shape, stored, load), None, **cube)
         # Unpacked once, and copied into an array.
         source.held_bytes += 2 * source.n_samples * source.n_features * stored.itemsize
         return source
     if size > _MOST_BYTES:
         raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
-    _refuse_cube(uri, features, no_data)
-    matrix = _load(path, chosen.name)
+    _refuse_cube(uri, cube)
+    matrix = _load(path, name)
     held = ArraySource(matrix, uri) if isinstance(matrix, np.ndarray) else CSRSource(matrix, uri)
     held.held_bytes += 2 * size
     return held
@@ -187,20 +153,20 @@ def open_file(
 
 def read_column(path: Location, name: str) -> np.ndarray:
     """Return a variable as labels: numbers, or texts; without a name ``gnd`` or ``y``."""
-    known = {variable.name: variable for variable in _variables(path)}
+    known = {name: kind for name, _, kind in preview(path)}
     name = name or (_CLASSES if _CLASSES in known else "y")
     if name not in known:
         raise InputError(f"{path} has no variable {name!r}. It has {listed(list(known))}.")
     uri = f"{path}::{name}"
     if is_hdf5(path):
-        if known[name].kind not in _NUMERIC - {"sparse"}:
-            raise InputError(f"{uri} is a {known[name].kind}; labels are numbers in version 7.3.")
-        with H5Place(str(path.absolute()), name).open() as array:
+        if known[name] not in _NUMERIC - {"sparse"}:
+            raise InputError(f"{uri} is a {known[name]}; labels are numbers in version 7.3.")
+        with open_member(str(path.absolute()), name) as array:
             return np.asarray(array[tuple(slice(0, n) for n in array.shape)]).T
     with path.open("rb") as file:
         if file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI"):
             file.seek(0)
-            _Element(file, known[name].position).check_size(_MOST_BYTES, uri)
+            _Element(file, list(known).index(name)).check_size(_MOST_BYTES, uri)
     values = _load(path, name)
     if not isinstance(values, np.ndarray):
         raise InputError(f"{uri} is sparse. Labels are one number or text for each sample.")
@@ -212,65 +178,60 @@ def read_column(path: Location, name: str) -> np.ndarray:
     return values
 
 
-def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and kind of every variable of a file."""
-    return [(variable.name, variable.shape, variable.kind) for variable in _variables(path)]
-
-
-def _chosen(path: Location, name: str | None, features: Any) -> _Variable:
-    """Return the variable to read."""
-    known = {variable.name: variable for variable in _variables(path)}
+def _chosen(path: Location, known: dict[str, Any], name: str | None, features: Any) -> str:
+    """Return the name of the variable to read."""
     if name is None and "X" not in known and _FEATURES in known:
         name = _FEATURES
-    large = [variable for variable in known.values() if variable.is_matrix]
+    large = {n: len(shape) for n, (shape, kind) in known.items()
+             if kind in _NUMERIC and len(shape) > 1 and min(shape) > 1}  # fmt: skip
     # A scene may have an image of its classes beside it, or a matrix a picture.
-    wanted = [v for v in large if (len(v.shape) == 2) == (features is None)] or large
-    chosen = known[choose_member(path, list(known), [v.name for v in wanted], name)]
-    if chosen.kind not in _NUMERIC:
-        raise InputError(f"{path}: {chosen.name!r} is a {chosen.kind}, not a matrix of numbers.")
-    return chosen
+    wanted = [n for n, count in large.items() if (count == 2) == (features is None)]
+    name = choose_member(path, list(known), wanted or list(large), name)
+    if known[name][1] not in _NUMERIC:
+        raise InputError(f"{path}: {name!r} is a {known[name][1]}, not a matrix of numbers.")
+    return name
 
 
-def _variables(path: Location) -> list[_Variable]:
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return every variable of a file: its name, shape and what MATLAB calls it, or "sparse"."""
     from scipy.io import whosmat
 
     if not is_hdf5(path):
-        listing = _scipy(whosmat, path)
-        return [_Variable(name, shape, kind, i) for i, (name, shape, kind) in enumerate(listing)]
+        return list(_scipy(whosmat, path))
     variables = []
     with open_h5(path) as file, decoding(str(path)):
-        for name in file:
-            node: Any = (
-                None if name.startswith("#") else find(file, name, str(path))
-            )  # MATLAB's own
-            is_number = getattr(getattr(node, "dtype", None), "kind", "") in "fiub"
-            kind: Any = b"double" if is_number and hasattr(node, "shape") else b"struct"
-            kind = getattr(node, "attrs", {}).get("MATLAB_class", kind)
+        for name in (name for name in file if not name.startswith("#")):  # MATLAB's own
+            node = find(file, name, str(path))
+            if node is None:
+                continue
+            is_number = hasattr(node, "shape") and node.dtype.kind in "fiub"
+            kind: Any = node.attrs.get("MATLAB_class", b"double" if is_number else b"struct")
             kind = kind.decode(errors="replace") if isinstance(kind, bytes) else str(kind)
-            if "MATLAB_sparse" in getattr(node, "attrs", {}):
-                rows = int(node.attrs["MATLAB_sparse"])
+            shape = tuple(getattr(node, "shape", ()))[::-1]
+            if "MATLAB_sparse" in node.attrs:
                 columns = int(node["jc"].shape[0]) - 1 if "jc" in node else 0
-                variables.append(_Variable(name, (rows, columns), "sparse"))
-            elif node is not None:
-                variables.append(_Variable(name, tuple(getattr(node, "shape", ()))[::-1], kind))
+                shape, kind = (int(node.attrs["MATLAB_sparse"]), columns), "sparse"
+            variables.append((name, shape, kind))
     return variables
 
 
-def _refuse_cube(uri: str, features: Any, no_data: Any) -> None:
-    if features is not None or no_data is not None:
+def _refuse_cube(uri: str, cube: dict[str, Any]) -> None:
+    if cube:
         raise InputError(
             f"{uri} is sparse, or of version 4: it takes neither input.features nor input.no_data."
         )
 
 
-def _load_dense(path: Location, variable: _Variable, dtype: np.dtype) -> np.ndarray:
+def _load_dense(
+    path: Location, name: str, position: int, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
     """Return a variable of a version 5 file, whose header may announce less than there is."""
-    uri = f"{path}::{variable.name}"
-    size = int(np.prod(variable.shape)) * dtype.itemsize
+    uri = f"{path}::{name}"
+    size = int(np.prod(shape)) * dtype.itemsize
     with path.open("rb") as file:
-        _Element(file, variable.position).check_size(size + _PIECE_BYTES, uri)
-    values: np.ndarray = _load(path, variable.name)
-    if values.shape != variable.shape or values.dtype != dtype:
+        _Element(file, position).check_size(size + _PIECE_BYTES, uri)
+    values: np.ndarray = _load(path, name)
+    if values.shape != shape or values.dtype != dtype:
         raise InputError(f"{uri} is damaged: it is not what its header says.")
     return values
 
@@ -291,10 +252,6 @@ def is_hdf5(path: Location) -> bool:
 
 
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
-    try:
-        with path.open("rb") as file:
-            return read(file, **options)
-    except StorageError:
-        raise
-    except Exception as error:  # scipy documents none of what a damaged file makes it raise
-        raise InputError(f"{path} is not a .mat file, or damaged: {error}.") from None
+    # scipy documents none of what a damaged file makes it raise.
+    with refusing(f"{path} is not a .mat file, or damaged", Exception), path.open("rb") as file:
+        return read(file, **options)

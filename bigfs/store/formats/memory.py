@@ -1,8 +1,9 @@
-"""Matrices in this process's memory: NumPy, pandas, scipy sparse."""
+"""Matrices in this process's memory: NumPy, pandas, scipy sparse, and whatever is Arrow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -11,36 +12,23 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Column
+from bigfs.store.formats.parts import ArrayByRows, open_here
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
-from bigfs.store.tables import TableFeatures
-from bigfs.store.values import as_floats, check_exact, without_mask
+from bigfs.store.tables import Table, TableFeatures, index_columns
+from bigfs.store.values import check_exact, without_mask
 
+_GROUP_BYTES = 16 * 10**6  # of a row group that is written to scratch
 _COMPLEX = (complex, np.complexfloating)
 _DROP = "X.drop(columns={})"  # in pandas and Dask
 
 
-class ArraySource(RandomAccessSource):
+class ArraySource(ArrayByRows):
     """A NumPy array, perhaps masked; converted block by block, never as a whole."""
 
-    shareable = False
-
     def __init__(self, X: np.ndarray, uri: str = "X", names: list[str] | None = None) -> None:
-        self.uri = uri
-        self.dtype = work_dtype(X.dtype, uri)
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = X.shape
+        super().__init__(partial(open_here, X), uri)
         check_names(names, self.n_features, uri)
         self.feature_names = names
-        self._X = X
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._X.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``."""
-        return as_floats(self._X[start:stop], self.dtype, self.uri, start)
 
 
 class FrameSource(RandomAccessSource):
@@ -211,8 +199,7 @@ def refuse_texts(X: Any) -> None:
             is_text = bool((numbers.isna() & column.notna()).any())
         if is_text:
             unusable[str(name)] = f"{dtype}"
-    names = [str(name) for name in X.columns]
-    refuse_unusable(unusable, ALL_FEATURES, names, "X", dropped_by=_DROP)
+    refuse_unusable(unusable, ALL_FEATURES, "X", dropped_by=_DROP)
 
 
 def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:
@@ -227,3 +214,64 @@ def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | Non
     if is_pandas(X):
         return FrameSource(X, roles=roles)
     return None
+
+
+class ArrowTable(Table):
+    """An Arrow table, a stream of batches, or an object that hands out one."""
+
+    uri, dropped_by = "X", "X.drop({})"  # in polars and Arrow
+
+    def __init__(self, X: Any) -> None:
+        import pyarrow as pa
+
+        self._X, self.read_once = X, isinstance(X, pa.RecordBatchReader)
+        self._used = False
+        self.schema = X.schema if self.read_once else pa.RecordBatchReader.from_stream(X).schema
+        self.n_rows = getattr(X, "num_rows", getattr(X, "height", None))
+        self.row_ids = index_columns(self.schema, self.uri)
+
+    def column(self, name: str) -> Any:
+        """Return all values of a column."""
+        if self.read_once:
+            raise _second_read()
+        return super().column(name)
+
+    def distinct(self, column: str) -> Iterator[Any]:
+        """Yield the values of a column."""
+        if self.read_once:
+            raise _second_read()
+        return super().distinct(column)
+
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield batches as the object cuts them."""
+        import pyarrow as pa
+
+        if self._used:
+            raise _second_read()
+        self._used = self.read_once
+        for batch in self._X if self.read_once else pa.RecordBatchReader.from_stream(self._X):
+            yield batch.select(columns)
+
+
+def _second_read() -> InputError:
+    return InputError(
+        "X is a stream that can be read once, and these settings need a second read. Write it to "
+        "a Parquet file first."
+    )
+
+
+def open_arrow(X: Any) -> Table:
+    """Return an Arrow table or stream, or a polars frame; a lazy one goes to scratch first."""
+    if hasattr(X, "__arrow_c_stream__"):
+        return ArrowTable(X)
+    from bigfs.store.formats.parquet import ParquetTable
+    from bigfs.store.scratch import Scratch
+
+    scratch = Scratch()
+    rows = max(1, _GROUP_BYTES // (8 * len(X.collect_schema())))
+    # polars runs the query in pieces
+    X.sink_parquet(scratch.path / "X.parquet", row_group_size=rows)
+    table = ParquetTable(scratch.path / "X.parquet", "X")
+    table.scratch = scratch  # which is removed with it
+    table.dropped_by = ArrowTable.dropped_by
+    return table

@@ -7,52 +7,42 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from functools import partial
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.formats.cube import CubeSource, Transposed
+from bigfs.store.formats.cube import CubeSource, Place, open_transposed
 from bigfs.store.formats.parts import ArrayByRows
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import check_vector
+from bigfs.store.values import check_vector, refusing
 
 _MOST_HEADER_BYTES = 10_000
 _SAID = 200
 
 
+@contextmanager
+def _open_values(
+    path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int
+) -> Iterator[FileArray]:
+    """Open the values of a .npy file, in C order; anew for every read."""
+    with as_location(path).open("rb", buffering=0) as file:
+        yield FileArray(file, shape, dtype, offset, path)
+
+
 @dataclass(frozen=True)
-class NpyPlace:
-    """The place of the values of a .npy file, in C order; opened anew for every read."""
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    offset: int
-
-    @contextmanager
-    def open(self) -> Iterator[FileArray]:
-        """Open the file."""
-        with as_location(self.path).open("rb", buffering=0) as file:
-            yield FileArray(file, self.shape, self.dtype, self.offset, self.path)
-
-
 class FileArray:
     """An array in an open file, in C order, of which pieces are read into buffers."""
 
-    chunks = None
+    file: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int
+    uri: str
 
-    def __init__(
-        self, file: Any, shape: tuple[int, ...], dtype: np.dtype, offset: int, uri: str
-    ) -> None:
-        self._file, self.shape, self.dtype, self._offset, self._uri = (
-            file,
-            shape,
-            dtype,
-            offset,
-            uri,
-        )
+    chunks: ClassVar[None] = None
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
         """Return a range of every dimension, or of the first ones; steps are 1."""
@@ -70,12 +60,12 @@ class FileArray:
 
     def _fill(self, out: np.ndarray, first_value: int) -> None:
         """Read consecutive values of the file into an array."""
-        self._file.seek(self._offset + first_value * self.dtype.itemsize)
+        self.file.seek(self.offset + first_value * self.dtype.itemsize)
         view = out.reshape(-1).view(np.uint8).data
         while view:
-            count = self._file.readinto(view)
+            count = self.file.readinto(view)
             if not count:
-                raise StorageError(f"{self._uri} became shorter while it was read. Run again.")
+                raise StorageError(f"{self.uri} became shorter while it was read. Run again.")
             view = view[count:]
 
 
@@ -113,12 +103,10 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
     return tuple(int(size) for size in shape), by_columns, dtype
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open a .npy file; stored by columns (Fortran order), each block gathers a piece of each.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     check_no_variable(path, variable)
     uri = str(path)
@@ -136,13 +124,12 @@ def open_file(
         raise InputError(
             f"{uri} is cut off: {path.stat().st_size:,} of {expected:,} bytes. Write it again."
         )
-    place: Any = NpyPlace(
-        str(path.absolute()), shape[::-1] if by_columns else shape, stored, offset
-    )
-    place = Transposed(place) if by_columns else place
-    if len(shape) == 2 and features is None and no_data is None:
+    in_file = shape[::-1] if by_columns else shape
+    place: Place = partial(_open_values, str(path.absolute()), in_file, stored, offset)
+    place = partial(open_transposed, place) if by_columns else place
+    if len(shape) == 2 and not cube:
         return ArrayByRows(place, uri)
-    return CubeSource(uri, place, None, features, no_data=no_data)
+    return CubeSource(uri, place, None, **cube)
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
@@ -155,15 +142,12 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 def load(path: Location, member: str | None = None) -> np.ndarray:
     """Load an array, or one of several by its name."""
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if member is None:
-                return np.asarray(loaded)
-            with loaded:
-                return np.asarray(loaded[member])
-    except ValueError as error:
-        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
+    with refusing(f"{path}: the labels cannot be read", ValueError), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if member is None:
+            return np.asarray(loaded)
+        with loaded:
+            return np.asarray(loaded[member])
 
 
 def write(file: IO[bytes], selected: Any) -> None:

@@ -14,16 +14,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError, InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource, SparseSource
-from bigfs.store.formats.cube import CubeSource, Later, Transposed
+from bigfs.store.formats.cube import CubeSource, Later, open_transposed
 from bigfs.store.formats.npy import FileArray, load, read_header
 from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
 from bigfs.store.location import Location
 from bigfs.store.scratch import temporary_file
 from bigfs.store.source import Source, check_shape, choose_member, listed, work_dtype
-from bigfs.store.values import as_floats, check_vector
+from bigfs.store.values import as_floats, check_vector, refusing
 
 _CSR = {"data", "indices", "indptr", "shape"}
 # What scipy writes for every sparse form.
@@ -43,11 +43,6 @@ class NpzSource(Source):
         self.dtype = work_dtype(self._stored, self.uri)
         self.n_samples, self.n_features = math.prod(member.shape) // n_features, n_features
         check_shape((self.n_samples, n_features), self.uri)
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values in the file."""
-        return self._stored
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
@@ -90,7 +85,7 @@ class _Member:
             yield file
 
     @contextmanager
-    def open(self) -> Iterator[Later]:
+    def __call__(self) -> Iterator[Later]:
         """Return what stands for the array, and is unpacked when it is read."""
         with temporary_file() as file:
             yield Later(self.shape, self.dtype, lambda: self.unpacked(file))
@@ -109,16 +104,12 @@ class _Member:
 
 def unpack(file: Any, view: memoryview, uri: str) -> None:
     """Unpack the next bytes into memory, in pieces: zipfile copies all it has per step."""
-    try:
+    with refusing(f"{uri} is damaged", *_DAMAGE):
         while view:
             count = file.readinto(view[:_PIECE_BYTES])
             if not count:
                 raise InputError(f"{uri} is cut off. Write it again.")
             view = view[count:]
-    except StorageError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
 @contextmanager
@@ -136,11 +127,8 @@ def member_names(path: Location) -> list[str]:
     InputError
         If it is no zip file.
     """
-    try:
-        with open_zip(path) as archive:
-            return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
-    except _DAMAGE as error:
-        raise InputError(f"{path} is not a .npz file: {error}.") from None
+    with refusing(f"{path} is not a .npz file", *_DAMAGE), open_zip(path) as archive:
+        return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
 
 
 def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -152,43 +140,36 @@ def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, n
         If the member is damaged or holds pickled objects.
     """
     uri = f"{path}::{member}"
-    try:
-        with open_zip(path) as archive, archive.open(f"{member}.npy") as file:
+    with refusing(f"{uri} is damaged", *_DAMAGE), open_zip(path) as archive:
+        with archive.open(f"{member}.npy") as file:
             return read_header(file, uri)
-    except StorageError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     names = member_names(path)
     is_sparse = set(names) >= _CSR or set(names) >= _SCIPY
-    if variable is None and "X" not in names and is_sparse and features is None:
+    if variable is None and "X" not in names and is_sparse and "features" not in cube:
         return _open_sparse(path, "format" in names)
     shapes = {name: _numbers(path, name) for name in names}
     large = {name: len(shape) for name, shape in shapes.items() if len(shape) > 1}
-    wanted = [name for name, n in large.items() if (n == 2) == (features is None)] or list(large)
-    name = choose_member(path, names, wanted, variable)
+    wanted = [name for name, n in large.items() if (n == 2) == ("features" not in cube)]
+    name = choose_member(path, names, wanted or list(large), variable)
     shape, by_columns, dtype = member_header(path, name)
     member = _Member(path, name, shape[::-1] if by_columns else shape, dtype)
     work_dtype(dtype, member.uri)
-    cube = CubeSource(
-        member.uri, Transposed(member) if by_columns else member, None, features, no_data=no_data
-    )
-    if cube.has_features_last and not by_columns and no_data is None:
-        source = NpzSource(member, cube.n_features)
-        source.grid = cube.grid if len(shape) > 2 else None
-        return source
-    cube.temporary_bytes += member.n_bytes
-    cube.starts_quickly = False
-    return cube
+    place = partial(open_transposed, member) if by_columns else member
+    source = CubeSource(member.uri, place, None, **cube)
+    if source.has_features_last and not by_columns and "no_data" not in cube:
+        streamed = NpzSource(member, source.n_features)
+        streamed.grid = source.grid if len(shape) > 2 else None
+        return streamed
+    source.temporary_bytes += member.n_bytes
+    source.starts_quickly = False
+    return source
 
 
 def _numbers(path: Location, member: str) -> tuple[int, ...]:
@@ -208,7 +189,8 @@ def _open_sparse(path: Location, has_format: bool) -> SparseSource:
     from scipy.sparse import load_npz
 
     uri = str(path)
-    try:
+    faults = (*_DAMAGE, ValueError, TypeError, KeyError)
+    with refusing(f"{uri} does not hold the parts of a sparse matrix", *faults):
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             kind = str(np.asarray(parts["format"]).astype("U")) if has_format else "csr"
             shape = parts["shape"]
@@ -227,10 +209,6 @@ def _open_sparse(path: Location, has_format: bool) -> SparseSource:
             )
         with path.open("rb") as file:
             return CSRSource(load_npz(file), uri)
-    except BigfsError:
-        raise
-    except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{uri} does not hold the parts of a sparse matrix: {error}.") from None
 
 
 class _UnpackedParts:
@@ -255,7 +233,7 @@ class _UnpackedParts:
         return member.unpacked(file)
 
     @contextmanager
-    def open(self) -> Iterator[dict[str, Later]]:
+    def __call__(self) -> Iterator[dict[str, Later]]:
         """Return the parts."""
         yield self._arrays
 

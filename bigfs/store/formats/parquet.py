@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes
 from bigfs.store.location import Location, is_remote
 from bigfs.store.tables import Table, index_columns, kind_of, write_batches
+from bigfs.store.values import refusing
 
 # Pages are read through a buffer for each column, so that a row group is never whole in memory;
 # Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
@@ -40,15 +41,11 @@ class ParquetTable(Table):
         kinds = {name: self.schema.field(name).type for name in columns}
         texts = [name for name, kind in kinds.items() if kind_of(kind) == "category"]
         texts = [name for name in texts if not pa.types.is_dictionary(kinds[name])]
-        try:
-            known = {"metadata": self._metadata, "read_dictionary": texts}
+        known = {"metadata": self._metadata, "read_dictionary": texts}
+        with refusing(f"{self.uri} is damaged", pa.ArrowException, OSError):
             with _open(self._path, **known) as file:
                 for batch in file.iter_batches(rows, columns=columns, use_threads=False):
                     yield batch.select(columns)
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
 
     def held_bytes(self, columns: Sequence[str]) -> int:
         """Return what Arrow holds: two pages of each column, at most 1 MB each, and the footer."""
@@ -71,17 +68,13 @@ def _open(path: Location, **known: Any) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    faults = (pa.ArrowException, OSError, UnicodeDecodeError)
+    with refusing(f"{path} is not a Parquet file", *faults):
         if not known:
             _check_footer(path)
         if is_remote(path):  # whole columns of a row group: few and large requests
             return pq.ParquetFile(path.open("rb", buffering=0), pre_buffer=True, **known)
         return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, **known)
-    except StorageError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).rstrip(".")
-        raise InputError(f"{path} is not a Parquet file: {reason}. Write it again.") from None
 
 
 def _check_footer(path: Location) -> None:
@@ -97,9 +90,7 @@ def _check_footer(path: Location) -> None:
         )
 
 
-def open_table(path: Location) -> ParquetTable:
-    """Open a Parquet file."""
-    return ParquetTable(path)
+open_table = ParquetTable
 
 
 def write(file: IO[bytes], selected: Any) -> None:

@@ -1,7 +1,6 @@
 """Matrices of one array (dense) or three (CSR, CSC) in HDF5 and zarr, read by blocks of rows.
 
-A place says where the arrays are: ``open()`` is a context that gives the array, or the group that
-has ``data``, ``indices`` and ``indptr``.
+A place opens the array, or the group that has ``data``, ``indices`` and ``indptr``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from bigfs.store.csr import (
     largest_block,
     rows_for,
 )
-from bigfs.store.formats.cube import CubeSource
+from bigfs.store.formats.cube import CubeSource, Place
+from bigfs.store.location import METADATA_BYTES
 from bigfs.store.scratch import temporary_file
 from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
 from bigfs.store.values import as_floats, check_exact, decoding
@@ -44,32 +44,29 @@ _USUAL_BYTES = 64 * 10**6
 _MOST_POINTER_BYTES = 2 * GIB
 
 
-@dataclass(frozen=True)
-class OpenPlace:
-    """An array or group that is open in this process."""
+@contextmanager
+def open_here(node: Any) -> Iterator[Any]:
+    """Yield an array or group that is open in this process."""
+    if type(node).__module__.startswith("h5py"):
+        from bigfs.store.formats.hdf5 import checked
 
-    node: Any
+        node = checked(node, node.name)
+    yield node
 
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Yield the open node."""
-        if type(self.node).__module__.startswith("h5py"):
-            from bigfs.store.formats.hdf5 import checked
 
-            yield checked(self.node, self.node.name)
-        else:
-            yield self.node
+def _is_here(place: Place) -> bool:
+    return getattr(place, "func", None) is open_here
 
 
 @dataclass(frozen=True)
 class StoredTexts:
     """An array of texts, one for each row or feature, read by pieces."""
 
-    place: Any
+    place: Place
 
     def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
         """Yield those from ``start`` to ``stop``."""
-        with self.place.open() as array:
+        with self.place() as array:
             chunk = array.chunks[0] if array.chunks else 1
             step = -(-_TEXTS_AT_ONCE // chunk) * chunk
             for begin in range(start, stop, step):
@@ -89,43 +86,54 @@ class HeldTexts:
             yield [str(value) for value in self.values[begin : min(begin + _TEXTS_AT_ONCE, stop)]]
 
 
+def all_texts(texts: StoredTexts | HeldTexts, length: int, uri: str) -> list[str]:
+    """Return the names of all features, or raise InputError if they are of no usual size."""
+    names: list[str] = []
+    size = 0
+    for piece in texts.pieces(0, length):
+        names += piece
+        size += sum(map(len, piece))
+        if size > METADATA_BYTES:
+            raise InputError(f"{uri}: the names of the features are too long.")
+    return names
+
+
+def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> None:
+    """Raise InputError unless there is one text for each feature, or cell."""
+    if shape != (length,):
+        raise InputError(
+            f"{uri}: {name} has {shape} names for {length:,} features or rows. Write it again."
+        )
+
+
 class ArrayByRows(RandomAccessSource):
     """A dense array, read where it lies."""
 
-    def __init__(self, place: Any, uri: str) -> None:
+    def __init__(self, place: Place, uri: str) -> None:
         self.uri, self._place = uri, place
-        self.shareable = not isinstance(place, OpenPlace)
-        with place.open() as array:
-            self._stored = array.dtype
+        self.shareable = not _is_here(place)
+        with place() as array:
+            self._stored = np.dtype(array.dtype)
             self.dtype = work_dtype(array.dtype, uri)
             check_shape(array.shape, uri)
             self.n_samples, self.n_features = (int(size) for size in array.shape)
-            chunks = array.chunks
+            chunks = getattr(array, "chunks", None)  # not of NumPy
         self.held_bytes = _decoded(chunks, self._stored.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return np.dtype(self._stored)
-
-    @property
-    def has_large_bands(self) -> bool:
-        """True if the chunks beside each other are above the usual size of a block."""
-        rows = min(self.chunk_rows or 1, self.n_samples)
-        return rows > 1 and rows * self.n_features * self.dtype.itemsize > _USUAL_BYTES
-
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place.open() as array:
-            rows = np.asarray(array[start:stop])
+        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place() as array:
+            rows = array[start:stop]
         return as_floats(rows, self.dtype, self.uri, start)
 
 
-def open_dense(place: Any, uri: str) -> Source:
+def open_dense(place: Place, uri: str) -> Source:
     """Open a dense array: rows by range, or in order where each chunk must be read once for all."""
     source = ArrayByRows(place, uri)
-    return CubeSource(uri, place, None, None) if source.has_large_bands else source
+    rows = min(source.chunk_rows or 1, source.n_samples)
+    is_large = rows > 1 and rows * source.n_features * source.dtype.itemsize > _USUAL_BYTES
+    return CubeSource(uri, place, None) if is_large else source
 
 
 class _SomeFeatures(SparseSource):
@@ -153,9 +161,9 @@ class _Parts(_SomeFeatures):
 
     n_samples: int
 
-    def __init__(self, place: Any, shape: Any, uri: str, *, by_columns: bool = False) -> None:
+    def __init__(self, place: Place, shape: Any, uri: str, *, by_columns: bool = False) -> None:
         self.uri, self._place = uri, place
-        self.shareable = not isinstance(place, OpenPlace)
+        self.shareable = not _is_here(place)
         try:
             sizes = tuple(int(size) for size in np.asarray(shape).tolist())
         except (TypeError, ValueError):
@@ -163,7 +171,7 @@ class _Parts(_SomeFeatures):
         check_shape(sizes, uri)
         self.n_samples, self.n_features = sizes
         n_pointers = sizes[by_columns] + 1
-        with decoding(uri), place.open() as parts:
+        with decoding(uri), place() as parts:
             data, indices, indptr = (parts[name] for name in PARTS)
             self._stored = np.dtype(data.dtype)
             self.dtype = work_dtype(data.dtype, uri)
@@ -180,14 +188,9 @@ class _Parts(_SomeFeatures):
             raise InputError(f"{uri}: a sparse matrix of shape {sizes} is too large to be read.")
         self.held_bytes = decoded + max(0, 16 * n_pointers - _USUAL_BYTES)
 
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values."""
-        return self._stored
-
     @cached_property
     def _indptr(self) -> np.ndarray:
-        with decoding(self.uri), self._place.open() as parts:
+        with decoding(self.uri), self._place() as parts:
             indptr = parts["indptr"]
             values = np.asarray(indptr[0 : indptr.shape[0]]).astype(np.int64)
         if values[0] or values[-1] != self.n_entries or (np.diff(values) < 0).any():
@@ -230,7 +233,7 @@ class CSRParts(_Parts, RandomAccessSparse):
         """
         from scipy.sparse import csr_array
 
-        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place.open() as parts:
+        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place() as parts:
             pointers = np.asarray(parts["indptr"][start : stop + 1]).astype(np.int64)
             first, last = int(pointers[0]), int(pointers[-1])
             counts = np.diff(pointers)
@@ -266,12 +269,6 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
-    _few: list[np.ndarray] | None = None  # the entries of one band, since they were counted
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values."""
-        return self._stored
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""
@@ -329,11 +326,7 @@ class ByBands(_SomeFeatures):
         if self._rows is None:
             counts = np.zeros(self.n_samples + 1, dtype=np.int64)
             with track("entries of the rows", self.n_entries, "entries") as progress:
-                few = self.n_entries <= _BAND_ENTRIES
-                self._few = [] if few else None
                 for piece in self.pieces():
-                    if self._few is not None:
-                        self._few.append(piece)
                     np.add.at(counts, piece["row"] + 1, 1)
                     progress.advance(len(piece))
             self._rows = np.cumsum(counts, out=counts)
@@ -346,9 +339,8 @@ class ByBands(_SomeFeatures):
             begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
         if len(edges) == 2:
-            pieces = self.pieces() if self._few is None else self._few
-            yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *pieces])
-            self._few = None
+            pieces = [np.empty(0, self._record), *self.pieces()]
+            yield 0, self.n_samples, np.concatenate(pieces)
             return
         with temporary_file() as file:
             places = pointers[edges[:-1]].copy()  # of the next entry of each band
@@ -371,7 +363,7 @@ class ByBands(_SomeFeatures):
 class CSCParts(_Parts, ByBands):
     """A matrix by columns."""
 
-    def __init__(self, place: Any, shape: Any, uri: str) -> None:
+    def __init__(self, place: Place, shape: Any, uri: str) -> None:
         super().__init__(place, shape, uri, by_columns=True)
         self._check_sizes(self.n_samples)
 
@@ -381,7 +373,7 @@ class CSCParts(_Parts, ByBands):
         for start in range(0, self.n_entries, _PIECE_ENTRIES):
             stop = min(start + _PIECE_ENTRIES, self.n_entries)
             piece = np.empty(stop - start, self._record)
-            with decoding(self.uri), self._place.open() as parts:
+            with decoding(self.uri), self._place() as parts:
                 piece["value"] = parts["data"][start:stop]
                 rows = np.asarray(parts["indices"][start:stop])
             if rows.min() < 0 or rows.max() >= self.n_samples:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +19,7 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import check_exact, decoding
+from bigfs.store.values import check_exact, decoding, installed, refusing
 
 _TIFF = (b"II", b"MM")
 _DIMS = ("band", "y", "x")
@@ -29,17 +29,11 @@ _CACHE_MB = 64
 _LINES_BYTES = 16 * 10**6
 
 
-@dataclass(frozen=True)
-class _PicturePlace:
-    """The place of a picture; opened anew for every read."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[_Picture]:
-        """Open the picture."""
-        with opened(Path(self.path)) as file:
-            yield _Picture(file)
+@contextmanager
+def _open_bands(path: Location) -> Iterator[_Picture]:
+    """Open a picture as an array; anew for every read."""
+    with opened(path) as file:
+        yield _Picture(file)
 
 
 class _Picture:
@@ -79,21 +73,16 @@ def opened(path: Location) -> Iterator[Any]:
     """
     if not isinstance(path, Path):
         raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
-    try:
+    with installed(f"{path}: pictures are read by rasterio", "'bigfs[geo]'"):
         import rasterio
-    except ImportError:
-        raise InputError(
-            f"{path}: pictures are read by rasterio. Install it with: pip install 'bigfs[geo]'."
-        ) from None
-    try:
+    fault = rasterio.errors.RasterioError
+    with refusing(f"{path} is no GeoTIFF or ENVI file, or is damaged", fault):
         with path.open("rb") as raw:
             driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # others read files by the network
         with ignoring_warnings(rasterio.errors.NotGeoreferencedWarning):
             opening = rasterio.open(_data_of(path), driver=driver)
         with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), opening as file:
             yield file
-    except rasterio.errors.RasterioError as error:
-        raise InputError(f"{path} is no GeoTIFF or ENVI file, or is damaged: {error}.") from None
 
 
 def _data_of(path: Path) -> str:
@@ -105,10 +94,8 @@ def _data_of(path: Path) -> str:
     return os.fspath(next((name for name in names if name.is_file()), path))
 
 
-def open_file(
-    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
-) -> Source:
-    """Open a picture; ``features`` and ``no_data`` are those of a `CubeSource`.
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open a picture; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where given.
 
     A pixel that the file says has no data, in a band, is missing there.
     """
@@ -120,11 +107,11 @@ def open_file(
             "crs": file.crs.to_wkt() if file.crs else None,
             "transform": list(file.transform)[:6],
         }
-        place = _PicturePlace(str(path.absolute()))
-        chosen = "band" if features is None else features
-        of_bands = names if chosen in ("band", 0) else None
+        place = partial(_open_bands, path.absolute())
+        cube = {"features": "band", **cube}
+        of_bands = names if cube["features"] in ("band", 0) else None
         with decoding(uri):
-            source = CubeSource(uri, place, _DIMS, chosen, no_data=no_data, names=of_bands)
+            source = CubeSource(uri, place, _DIMS, **cube, names=of_bands)
     if source.grid is not None and list(source.grid["dims"]) == ["y", "x"]:
         source.grid = {**source.grid, **grid}
     source.held_bytes += _CACHE_MB * 2**20

@@ -14,11 +14,14 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.csr import CSRLayout, SparseSource, as_block, rows_for
-from bigfs.store.formats.texts import open_text
+from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, check_shape
+from bigfs.store.values import refusing
 
-_PIECE_BYTES, _LINE_BYTES = 2**22, 32 * 2**20
+_FAULTS = (ValueError, OverflowError, TypeError, IndexError, MemoryError)
+_CURE = "Each has a class, and FEATURE:VALUE with rising features."
+_PIECE_BYTES = 2**22
 
 
 class SvmlightSource(SparseSource):
@@ -73,18 +76,10 @@ def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
 
     with open_text(path) as file:
         line = 1
-        while lines := file.read(_PIECE_BYTES):
-            end = file.readline(_LINE_BYTES)
-            if len(end) == _LINE_BYTES:
-                raise InputError(f"{path}: a line is longer than 32 MiB.")
-            lines += end
-            try:
+        for lines in whole_lines(file, _PIECE_BYTES, path):
+            what = f"{path}: the lines from {line:,} on are not of svmlight"
+            with refusing(what, *_FAULTS, cure=_CURE):
                 yield load_svmlight_file(io.BytesIO(lines), zero_based=True)
-            except (ValueError, OverflowError, TypeError, IndexError, MemoryError) as error:
-                raise InputError(
-                    f"{path}: the lines from {line:,} on are not of svmlight ({error}). Each has a "
-                    "class, and FEATURE:VALUE with rising features."
-                ) from None
             line += lines.count(b"\n")
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.csr import SparseSource, as_block
-from bigfs.store.formats.cube import CubeSource, Transposed
-from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5
-from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts
-from bigfs.store.location import METADATA_BYTES, Location
+from bigfs.store.formats.cube import CubeSource, open_transposed
+from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member
+from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
+from bigfs.store.location import Location
 from bigfs.store.source import Source, check_names, listed, no_column
 from bigfs.store.values import check_vector, decoding
 
@@ -46,7 +47,7 @@ def open_file(
     """
     from bigfs.store.formats.h5 import genomes_of, open_array
 
-    uri, place = str(path), str(path.absolute())
+    uri = str(path)
     with open_h5(path) as file, decoding(uri):
         if find(file, "row_attrs", uri) is not None:
             return _open_loom(file, path, layer)
@@ -61,62 +62,48 @@ def open_file(
         genome = variable or genomes[0]
         shape = find(file, f"{genome}/shape", uri)
         sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()
-        source = CSRParts(H5Place(place, genome), sizes, uri)
+        source = CSRParts(partial(open_member, str(path.absolute()), genome), sizes, uri)
         about = [f"{genome}/features/{name}" for name in ("name", "id", "feature_type")]
         if find(file, f"{genome}/features", uri) is None:
             about = [f"{genome}/gene_names", f"{genome}/genes"]
-        texts = [
-            _texts(H5Place(place, name), source.n_features, uri)
-            for name in about
-            if find(file, name, uri) is not None
-        ]
+        about = [name for name in about if find(file, name, uri) is not None]
+        texts = [_texts(file, path, name, source.n_features) for name in about]
         if len(texts) < 2:
             raise InputError(f"{uri}: {genome} has no names of features. Write it again.")
-        check_length(
-            member(file, f"{genome}/barcodes", uri).shape, source.n_samples, "barcode", uri
-        )
-    source.index, source.ids = _BARCODE, StoredTexts(H5Place(place, f"{genome}/barcodes"))
+        source.index = _BARCODE
+        source.ids = _stored_texts(file, path, f"{genome}/barcodes", source.n_samples)
     return of_types(source, *texts, feature_types=feature_types)
 
 
 def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     """Open a loom file: an array of genes by cells, of which most are zero."""
-    uri, place = str(path), str(path.absolute())
+    uri = str(path)
     name = "matrix" if layer is None else f"layers/{layer}"
     if find(file, name, uri) is None:
         raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(file['layers']))}.")
-    rows = CubeSource(uri, Transposed(H5Place(place, name)), None, None)
+    matrix = partial(open_member, str(path.absolute()), name)
+    rows = CubeSource(uri, partial(open_transposed, matrix), None, None)
     source = DenseAsSparse(rows)
-    genes = [
-        _texts(H5Place(place, f"row_attrs/{key}"), source.n_features, uri)
-        for key in ("Gene", "var_names", "Accession")
-        if find(file, f"row_attrs/{key}", uri) is not None
-    ]
+    known = (f"row_attrs/{key}" for key in ("Gene", "var_names", "Accession"))
+    about = [name for name in known if find(file, name, uri) is not None]
+    genes = [_texts(file, path, name, source.n_features) for name in about]
     if genes:
         source.feature_names = unique_names(genes[0], genes[-1], uri)
     for key in ("obs_names", "CellID"):  # of anndata, and of all others
-        ids = find(file, f"col_attrs/{key}", uri)
-        if ids is not None:
-            check_length(ids.shape, rows.n_samples, key, uri)
-            source.index, source.ids = key, StoredTexts(H5Place(place, f"col_attrs/{key}"))
+        name = f"col_attrs/{key}"
+        if find(file, name, uri) is not None:
+            source.index, source.ids = key, _stored_texts(file, path, name, rows.n_samples)
     return source
 
 
-def _texts(place: Any, length: int, uri: str) -> list[str]:
-    with place.open() as array:
-        check_length(array.shape, length, place.name, uri)
-    texts: list[str] = []
-    for piece in StoredTexts(place).pieces(0, length):
-        texts += piece
-        if sum(map(len, piece)) > METADATA_BYTES:
-            raise InputError(f"{uri}: {place.name} are too long.")
-    return texts
+def _texts(file: Any, path: Location, name: str, length: int) -> list[str]:
+    return all_texts(_stored_texts(file, path, name, length), length, str(path))
 
 
-def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> None:
-    """Raise InputError unless there is one text for each feature, or cell."""
-    if shape != (length,):
-        raise InputError(f"{uri}: {name} has {shape} values for {length:,}. Write it again.")
+def _stored_texts(file: Any, path: Location, name: str, length: int) -> StoredTexts:
+    """Return an array of texts, of which there is one for each feature, or cell."""
+    check_length(member(file, name, str(path)).shape, length, name, str(path))
+    return StoredTexts(partial(open_member, str(path.absolute()), name))
 
 
 def of_types(
@@ -183,15 +170,10 @@ class DenseAsSparse(SparseSource):
     """A dense array of which most is zero, as anndata reads it: sparse."""
 
     def __init__(self, source: CubeSource) -> None:
-        self._source = source
+        self._source, self._stored = source, source.stored_dtype
         for name in ("uri", "n_samples", "n_features", "dtype", "held_bytes", "temporary_bytes"):
             setattr(self, name, getattr(source, name))
         self.starts_quickly = source.starts_quickly
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._source.stored_dtype
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""

@@ -8,38 +8,38 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, Any
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.store.location import Location
+from bigfs.store.values import refusing
 
+# A million columns of 30 characters. A file without line breaks would be held as a whole.
+LINE_BYTES = 32 * 2**20
 _FAULTS = (
-    EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError, NotImplementedError,
+    OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError,
+    NotImplementedError,
 )  # fmt: skip
 
 
 @contextmanager
 def open_text(path: Location) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked."""
-    import pyarrow as pa
-
     lower = path.name.lower()
     unpack = next((PACKED[end] for end in PACKED if lower.endswith(end)), None)
-    try:
-        with path.open("rb") as raw:
-            if unpack is None:
-                yield raw
-                return
-            with unpack(raw) as file:
-                yield file
-    except (InputError, StorageError, pa.ArrowInvalid):
-        raise
-    except (OSError, pa.ArrowException, *_FAULTS) as error:
-        raise InputError(
-            f"{path} cannot be read, it is damaged or not a readable text table: {error}. Write it "
-            "again."
-        ) from None
+    with refusing(f"{path} cannot be read, it is damaged or not a readable text table", *_FAULTS):
+        with path.open("rb") as raw, (unpack or nullcontext)(raw) as file:
+            yield file
+
+
+def whole_lines(file: IO[bytes], size: int, path: Location) -> Iterator[bytes]:
+    """Yield pieces of an open file that end with a line."""
+    while lines := file.read(size):
+        end = file.readline(LINE_BYTES)
+        if len(end) == LINE_BYTES:
+            raise InputError(f"{path}: a line is longer than 32 MiB. Write it again.")
+        yield lines + end
 
 
 def _zstd(raw: IO[bytes]) -> Any:

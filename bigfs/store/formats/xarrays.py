@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.runtime.scope import dask_get
-from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked, axes_of
+from bigfs.store.formats.cube import CubeSource, Features, Place, as_names, as_stacked, axes_of
+from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector
+from bigfs.store.values import check_vector, decoding, installed, refusing
 
 # Attributes that change what the numbers of an array are.
 _PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
@@ -45,40 +46,18 @@ class _Array:
         return np.asarray(part.values)
 
 
-@dataclass(frozen=True)
-class _OpenArray:
-    """The place of a DataArray in this process."""
-
-    data: Any
-
-    @contextmanager
-    def open(self) -> Iterator[_Array]:
-        """Return the array."""
-        yield _Array(self.data)
-
-
-@dataclass(frozen=True)
-class _Classic:
-    """The place of a variable of a NetCDF 3 file; opened anew for every read."""
-
-    path: str
-    name: str
-
-    @contextmanager
-    def open(self) -> Iterator[_Array]:
-        """Open the file, and return the variable."""
-        with _classic(Path(self.path)) as dataset:
-            yield _Array(dataset[self.name])
+@contextmanager
+def _open_variable(path: Location, name: str) -> Iterator[_Array]:
+    """Open a variable of a NetCDF 3 file; anew for every read."""
+    with _classic(path) as dataset:
+        yield _Array(dataset[name])
 
 
 def open_xarray(
-    X: Any,
-    variable: str | None,
-    features: Features = None,
-    no_data: float | None = None,
-    uri: str = "X",
+    X: Any, variable: str | None, features: Features = None, no_data: float | None = None
 ) -> Source:
     """Open a DataArray, or a variable of a Dataset; neither is loaded as a whole."""
+    uri = "X"
     if hasattr(X, "data_vars"):
         name = _chosen(X, variable, uri)
         uri, X = f"{uri}::{name}", X[name]
@@ -87,53 +66,77 @@ def open_xarray(
     dims = [str(dim) for dim in X.dims]
     along = [dims[axis] for axis in axes_of(features, dims, X.shape, uri)]
     names = X.coords[along[0]].values if len(along) == 1 and along[0] in X.coords else None
-    source = CubeSource(uri, _OpenArray(X), dims, along, no_data, names=names)
+    source = CubeSource(uri, partial(open_here, _Array(X)), dims, along, no_data, names=names)
     _with_axis(source, X, along)
     source.held_bytes += source.piece_bytes  # xarray's own copy
     return source
 
 
-def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open a variable of a NetCDF 3 file.
 
     ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     with _classic(path) as dataset:
         name = _chosen(dataset, variable, str(path))
-        return _stored(dataset, name, str(path), _Classic(str(path.absolute()), name), **cube)
+        place = partial(_open_variable, path.absolute(), name)
+        return _stored(dataset, name, str(path), place, cube)
 
 
-def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of every variable of a NetCDF 3 file."""
     with _classic(path) as dataset:
         return [(str(n), tuple(dataset[n].shape), str(dataset[n].dtype)) for n in dataset.data_vars]
 
 
-def read_classic(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
     """Return a variable of a NetCDF 3 file, decoded, in the order of the rows."""
     with _classic(path) as dataset:
         if name not in dataset.variables:
             raise no_column(str(path), name, dataset.variables)
         data = dataset[name]
-        check_vector(data.shape, data.dtype, f"{path}::{name}")
-        others = [[str(dim) for dim in other.dims] for other in dataset.data_vars.values()]
-        values = decoded_values(np.asarray(data.values), data.attrs, f"{path}::{name}")
-        return as_stacked(values, [str(dim) for dim in data.dims], others, rows)
+        dims, *others = ([str(dim) for dim in other.dims]
+                         for other in (data, *dataset.data_vars.values()))  # fmt: skip
+        return read_labels(_Array(data), dims, data.attrs, others, rows, f"{path}::{name}")
 
 
-def decoded_values(values: np.ndarray, attributes: Mapping[str, Any], uri: str) -> np.ndarray:
-    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN."""
+def read_labels(
+    array: Any,
+    dims: list[str] | None,
+    attributes: Mapping[str, Any],
+    others: Iterable[Sequence[str] | None],
+    rows: Sequence[str],
+    uri: str,
+) -> np.ndarray:
+    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN.
+
+    Parameters
+    ----------
+    array : array-like with slices
+    dims : list of str or None
+        Names of its dimensions.
+    attributes : mapping
+        Of the array.
+    others : iterable of (sequence of str or None)
+        Names of the dimensions of the arrays beside it.
+    rows : sequence of str
+        Names of the dimensions of the rows, in order, where they are known.
+    uri : str
+    """
+    with decoding(uri):
+        check_vector(array.shape, array.dtype, uri)
+        values = np.asarray(array[tuple(slice(0, n) for n in array.shape)])
     kept = {name: value for name, value in _meaningful(attributes).items() if name in _PACKED}
-    if not kept:
-        return values
-    # HDF5 has arrays of one value where NetCDF has the value.
-    kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
-            for n, v in kept.items()}  # fmt: skip
-    with _decoding(uri, kept):
-        import xarray
+    if kept:
+        # HDF5 has arrays of one value where NetCDF has the value.
+        kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
+                for n, v in kept.items()}  # fmt: skip
+        with _decoding(uri, kept):
+            import xarray
 
-        variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
-        return np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+            variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
+            values = np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+    return as_stacked(values, dims, others, rows)
 
 
 def is_described(attributes: Mapping[str, Any], has_coordinates: bool) -> bool:
@@ -163,10 +166,9 @@ def open_described(
     uri: str,
     file: Any,
     name: str,
-    place: Any,
+    place: Place,
     others: list[str],
-    features: Features = None,
-    no_data: float | None = None,
+    cube: Mapping[str, Any],
     **opening: Any,
 ) -> CubeSource:
     """Open an array of a file or store of xarray's conventions.
@@ -178,42 +180,34 @@ def open_described(
         By which xarray opens what describes the array.
     name : str
         Of the array; behind the names of the groups that it lies in.
-    place : object with open()
+    place : Place
         Its context gives the array as it is stored.
     others : list of str
         Variables of its group that are neither the array nor coordinates of it.
-    features : str, int or None, default=None
-        Name or number of the dimension of features.
-    no_data : float or None, default=None
-        A stored value that stands for a missing one.
+    cube : mapping
+        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     **opening
         Further arguments of ``xarray.open_dataset``.
     """
     group, _, variable = name.rpartition("/")
     with _dataset(file, uri, group=group or None, drop_variables=others, **opening) as dataset:
-        return _stored(dataset, variable, uri, place, features, no_data)
+        return _stored(dataset, variable, uri, place, cube)
 
 
-def _stored(
-    dataset: Any,
-    name: str,
-    uri: str,
-    place: Any,
-    features: Features = None,
-    no_data: float | None = None,
-) -> CubeSource:
+def _stored(dataset: Any, name: str, uri: str, place: Place, cube: Mapping[str, Any]) -> CubeSource:
     """Return an array of a dataset that was opened as it is stored."""
     uri = uri if uri.endswith(f"::{name}") else f"{uri}::{name}"
     data = dataset[name]
     dims = [str(dim) for dim in data.dims]
-    along, names = [dims[axis] for axis in axes_of(features, dims, data.shape, uri)], None
+    axes, names = axes_of(cube.get("features"), dims, data.shape, uri), None
+    along = [dims[axis] for axis in axes]
     if len(along) == 1 and along[0] in data.coords:
         with _decoding(uri, data.coords[along[0]].attrs):
             import xarray
 
             names = xarray.decode_cf(dataset[along])[along[0]].values
-    source = decoded(uri, place, dims, data.attrs, along, no_data, names)
-    return _with_axis(source, data, along)
+    settings = {**cube, "features": along, "names": names}
+    return _with_axis(decoded(uri, place, dims, data.attrs, **settings), data, along)
 
 
 def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
@@ -226,10 +220,12 @@ def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
 
 
 def decoded(
-    uri: str, place: Any, dims: list[str], attributes: Mapping[str, Any],
-    features: Features, no_data: float | None, names: Any = None,
-) -> CubeSource:  # fmt: skip
-    """Return an array whose blocks xarray decodes, where its attributes say how."""
+    uri: str, place: Place, dims: list[str], attributes: Mapping[str, Any], **settings: Any
+) -> CubeSource:
+    """Return an array whose blocks xarray decodes, where its attributes say how.
+
+    ``settings`` are further ones of a `CubeSource`.
+    """
     kept = _meaningful(attributes)
 
     def decode(rows: np.ndarray) -> np.ndarray:
@@ -240,22 +236,16 @@ def decoded(
             variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
             return np.asarray(variable.values)
 
-    return CubeSource(
-        uri, place, dims, features, no_data, names=names, decode=decode if kept else None
-    )
+    return CubeSource(uri, place, dims, **settings, decode=decode if kept else None)
 
 
 @contextmanager
 def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
     """Say in a line what xarray cannot decode; what it warns of (two missing values) is fine."""
-    with ignoring_warnings():
-        try:
-            yield
-        except Exception as error:  # of any kind, for attributes that somebody wrote by hand
-            raise InputError(
-                f"{uri}: xarray cannot decode it by its {', '.join(attributes)} ({_line(error)}). "
-                "Write it again."
-            ) from None
+    what = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
+    # Errors are of any kind, for attributes that somebody wrote by hand.
+    with ignoring_warnings(), refusing(what, Exception):
+        yield
 
 
 def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
@@ -299,23 +289,10 @@ def _classic(path: Location) -> Any:
 
 def _dataset(file: Any, uri: str, **opening: Any) -> Any:
     """Open a file or store by xarray, with values as they are stored."""
-    try:
+    with installed(f"{uri} has dimensions and attributes that xarray reads", "'bigfs[xarray]'"):
         import h5netcdf  # noqa: F401  # by which xarray reads NetCDF 4
         import xarray
-    except ImportError:
-        raise InputError(
-            f"{uri} has dimensions and attributes that xarray reads. Install it with: pip install "
-            "'bigfs[xarray]'."
-        ) from None
-    try:
-        with ignoring_warnings():  # of consolidated metadata that are not there
-            return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)
-    except Exception as error:  # each of its engines has errors of its own
-        raise CorruptStoreError(
-            f"{uri} cannot be opened by xarray, or is damaged: {_line(error)}. Write it again."
-        ) from None
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].partition(". Consider")[0].rstrip(".")
+    # Of consolidated metadata that are not there it warns; each of its engines has its own errors.
+    what = f"{uri} cannot be opened by xarray, or is damaged"
+    with ignoring_warnings(), refusing(what, Exception):
+        return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError, InputError
+from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
-from bigfs.store.formats.cube import CubeSource, as_stacked, names_of_dimensions
-from bigfs.store.formats.parts import OpenPlace
+from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
+from bigfs.store.formats.parts import open_here
 from bigfs.store.formats.xarrays import (
     decoded,
-    decoded_values,
     is_described,
     named_beside,
     open_described,
+    read_labels,
 )
 from bigfs.store.formats.zarr_files import METADATA, checked_store, expect
-from bigfs.store.formats.zarr_rows import ZarrMember, ZarrSource, folder_of, warn_of_missing
+from bigfs.store.formats.zarr_rows import ZarrSource, check_chunks, folder_of, open_rows
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, decoding
+from bigfs.store.values import refusing
 
-_SAID = 200
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 
@@ -63,15 +63,10 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
     if is_group and (name or "y") not in arrays:
         raise no_column(str(path), name or "y", arrays)
     array = arrays[name or "y"] if is_group else node
-    with decoding(str(path)):
-        check_vector(array.shape, array.dtype, f"{path}::{name}" if name else str(path))
     expect(array)
-    dims = [names_of_dimensions(other) for other in arrays.values()]
-    with decoding(str(path)):
-        values = np.asarray(array[...])
-    if names_of_dimensions(array) is not None:
-        values = decoded_values(values, _attributes(array), f"{path}::{name}")
-    return as_stacked(values, names_of_dimensions(array), dims, rows)
+    others = [names_of_dimensions(other) for other in arrays.values()]
+    dims, uri = names_of_dimensions(array), f"{path}::{name}" if name else str(path)
+    return read_labels(array, dims, _attributes(array) if dims else {}, others, rows, uri)
 
 
 def open_zarr(
@@ -83,7 +78,7 @@ def open_zarr(
 ) -> Source:
     """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData.
 
-    ``features`` and ``no_data`` are those of a `CubeSource`.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     import zarr
 
@@ -91,12 +86,12 @@ def open_zarr(
     if isinstance(node, zarr.Array):
         if variable is not None:
             raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
-        with _reading(uri):
+        with refusing(f"{uri} is a damaged zarr folder", Exception):
             attributes = dict(node.attrs)
         return open_array(node, uri, attributes=attributes, **cube)
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
-    with _reading(uri):
+    with refusing(f"{uri} is a damaged zarr folder", Exception):
         attributes = dict(node.attrs)
         if _is_annotated(node):
             from bigfs.store.formats.annotated import AnnotatedTree, open_stored
@@ -125,8 +120,7 @@ def open_array(
     member: str = "",
     attributes: Mapping[str, Any] = MappingProxyType({}),
     group: Any = None,
-    features: str | int | None = None,
-    no_data: float | None = None,
+    **cube: Any,
 ) -> Source:
     """Open an array, with the names that its group has for its features.
 
@@ -140,18 +134,18 @@ def open_array(
         Of the store.
     group : zarr.Group or None, default=None
         The group that it is in, if that is known.
-    features : str, int or None, default=None
-        Name or number of the dimension of features.
-    no_data : float or None, default=None
-        A stored value that stands for a missing one.
+    **cube
+        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
     dims, folder = names_of_dimensions(array), folder_of(array)
-    as_matrix = array.ndim < 3 and features is None and no_data is None
+    as_matrix = array.ndim < 3 and not cube
     ours = "bigfs_store" in attributes and member == "X"
-    place = OpenPlace(array) if folder is None else ZarrMember(str(folder))
+    place: Place = partial(open_here, array)
+    if folder is not None:
+        place = partial(open_rows, str(folder))
     source: CubeSource | None = None
     if dims is not None and not ours and as_matrix <= (array.ndim > 1):
-        source = _described(array, uri, member, group, dims, place, features, no_data)
+        source = _described(array, uri, member, group, dims, place, cube)
     if as_matrix and (source is None or source.is_plain):
         names = None if source is None else source.feature_names
         with_names = attributes if names is None else {**attributes, "feature_names": names}
@@ -160,13 +154,13 @@ def open_array(
             return matrix
     if folder is not None:
         expect(array)
-        warn_of_missing(array, folder, uri)
-    return source or CubeSource(uri, place, dims, features, no_data)
+        check_chunks(array, uri)
+    return source or CubeSource(uri, place, dims, **cube)
 
 
 def _described(
-    array: Any, uri: str, member: str, group: Any, dims: list[str], place: Any,
-    features: str | int | None, no_data: float | None,
+    array: Any, uri: str, member: str, group: Any, dims: list[str], place: Place,
+    cube: Mapping[str, Any],
 ) -> CubeSource | None:  # fmt: skip
     """Open an array of xarray's conventions; None if it is of none."""
     attributes, name = _attributes(array), member.rpartition("/")[2]
@@ -175,12 +169,12 @@ def _described(
     if not is_described(attributes, bool(along)):
         return None
     if not beside:
-        return decoded(uri, place, dims, attributes, features, no_data)
+        return decoded(uri, place, dims, attributes, **cube)
     for dim in along:
         expect(beside[dim])
     others = [other for other in beside if other != name and other not in along]
     return open_described(
-        uri, array.store_path.store, array.path, place, others, features, no_data,
+        uri, array.store_path.store, array.path, place, others, cube,
         engine="zarr", consolidated=False,
     )  # fmt: skip
 
@@ -218,18 +212,6 @@ def _is_annotated(node: Any) -> bool:
     return kind in ("anndata", "MuData") or kind is None and "obs" in node and "var" in node
 
 
-@contextmanager
-def _reading(uri: str) -> Iterator[None]:
-    """Say in a line what zarr cannot make of metadata."""
-    try:
-        yield
-    except BigfsError:
-        raise
-    except Exception as error:  # zarr has no one error for damage
-        reason = f"{type(error).__name__}: {error}"[:_SAID]
-        raise InputError(f"{uri} is a damaged zarr folder ({reason}). Write it again.") from None
-
-
 def open_node(path: Location) -> Any:
     """Open an array or group at a place: a folder, a .zip of it, or one in a bucket.
 
@@ -241,7 +223,7 @@ def open_node(path: Location) -> Any:
     import zarr
 
     store, inside = checked_store(path)
-    with _reading(str(path)):
+    with refusing(f"{path} is a damaged zarr folder", Exception):
         if not inside and isinstance(store, zarr.storage.ZipStore):
             tops = {name.partition("/")[0] for name in store._zf.namelist()}
             inside = "" if not tops.isdisjoint(METADATA) else min(tops, default="")

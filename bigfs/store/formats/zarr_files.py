@@ -44,8 +44,12 @@ _COMPRESSORS = {*_STREAMED, "blosc", "zstd", "lz4"}
 
 
 class _CheckedStore(Store):
-    """A store that looks at what it reads: what is no file, or too large, is damage."""
+    """A store that looks at what it reads: what is no file, or too large, is damage.
 
+    Of a strict one, so is a chunk that is not there.
+    """
+
+    strict: bool
     expected: dict[str, tuple[int, str | None]]
     _place: Path
 
@@ -62,6 +66,11 @@ class _CheckedStore(Store):
             for path, expected in self.expected.items():
                 most, codec = expected if not path or key.startswith(f"{path}/") else (most, codec)
         size = self._size_of(key)
+        if size is None and self.strict and not is_metadata:
+            raise CorruptStoreError(
+                f"{self._place}: chunk {key} is missing and would read as zeros. Ingest the source "
+                "again, then run 'bigfs inspect --verify'."
+            )
         if size is None:
             return None
         if size > most:
@@ -97,11 +106,13 @@ class CheckedFiles(_CheckedStore, LocalStore):
     Parameters
     ----------
     root : str or Path
+    strict : bool
+        Whether a missing chunk is an error; else it reads as the fill value.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, strict: bool) -> None:
         super().__init__(root, read_only=True)
-        self.expected, self._place = {}, Path(root)
+        self.expected, self._place, self.strict = {}, Path(root), strict
 
     def _size_of(self, key: str) -> int | None:
         try:
@@ -118,9 +129,9 @@ class CheckedFiles(_CheckedStore, LocalStore):
 class CheckedZip(_CheckedStore, ZipStore):
     """A .zip of such a folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, strict: bool) -> None:
         super().__init__(path, read_only=True)
-        self.expected, self._place = {}, path
+        self.expected, self._place, self.strict = {}, path, strict
         self._sync_open()
 
     def _size_of(self, key: str) -> int | None:
@@ -136,7 +147,7 @@ def expect(array: Any) -> None:
     InputError
         If there are too many, or they are packed twice: nothing bounds what that gives.
     """
-    store, steps = array.store_path.store, _steps(array)
+    store, steps = array.store_path.store, array.shards or array.chunks
     place = str(array.store_path).removeprefix("file://")
     inner = [-(-n // step) for n, step in zip(steps, array.chunks, strict=True)]
     n_chunks = max(math.prod(chunk_grid(array)[:2]), math.prod(inner))
@@ -145,7 +156,7 @@ def expect(array: Any) -> None:
             f"{place}: {n_chunks:,} chunks of {' x '.join(map(str, array.chunks))} "
             f"values are too many, {MOST_CHUNKS:,} are read. Write it again with larger chunks."
         )
-    names = [_name(codec) for codec in _codecs(array)]
+    names = [] if array.shards else map(_name, (*array.filters, *array.compressors))
     packed = [name for name in names if name in _COMPRESSORS]
     if len(packed) > 1:
         raise InputError(
@@ -153,8 +164,9 @@ def expect(array: Any) -> None:
         )
     if isinstance(store, _CheckedStore):
         wider = 8 if array.metadata.zarr_format == 2 and array.metadata.filters else 1
-        codec = packed[0] if packed and array.shards is None else None
-        store.expected[array.path] = 2 * wider * _size(array, steps) + _SLACK_BYTES, codec
+        size = math.prod(steps) * int(array.dtype.itemsize)
+        codec = packed[0] if packed else None
+        store.expected[array.path] = 2 * wider * size + _SLACK_BYTES, codec
 
 
 def zip_of(place: Location) -> Path | None:
@@ -165,36 +177,20 @@ def zip_of(place: Location) -> Path | None:
     return next((path for path in around if path.suffix == ".zip" and path.is_file()), None)
 
 
-def checked_store(place: Location) -> tuple[Any, str]:
+def checked_store(place: Location, strict: bool = False) -> tuple[Any, str]:
     """Return the store by which zarr opens a place, and the path of the place in it."""
     archive = zip_of(place)
     if archive is not None and isinstance(place, Path):
         inside = place.relative_to(archive).as_posix()
-        return CheckedZip(archive), "" if inside == "." else inside
-    return (CheckedFiles(place) if isinstance(place, Path) else zarr_store(place)), ""
+        return CheckedZip(archive, strict), "" if inside == "." else inside
+    if isinstance(place, Path):
+        return CheckedFiles(place, strict), ""
+    return zarr_store(place, strict=strict), ""
 
 
 def chunk_bytes(array: Any) -> int:
     """Return the bytes of a chunk of an array."""
-    return _size(array, array.chunks)
-
-
-def _size(array: Any, shape: tuple[int, ...]) -> int:
-    size = array.dtype.itemsize
-    for n in shape:
-        size *= n
-    return int(size)
-
-
-def _steps(array: Any) -> tuple[int, ...]:
-    return tuple(array.shards or array.chunks)
-
-
-def _codecs(array: Any) -> list[Any]:
-    metadata = array.metadata
-    if metadata.zarr_format == 2:
-        return [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])]
-    return list(metadata.codecs)
+    return math.prod(array.chunks) * int(array.dtype.itemsize)
 
 
 def _name(codec: Any) -> str:
@@ -259,27 +255,9 @@ def chunk_grid(array: Any) -> tuple[int, ...]:
 
 def missing_chunks(array: Any, path: Location) -> list[str]:
     """Return the keys of the chunks (or shards) of an array that are not in its folder."""
-    if array.metadata.zarr_format == 3:
-        encode = array.metadata.encode_chunk_key
-    else:
-        separator = array.metadata.dimension_separator
-
-        def encode(index: tuple[int, ...]) -> str:
-            return str(separator.join(str(i) for i in index))
-
-    expected = (encode(index) for index in np.ndindex(*chunk_grid(array)))
+    expected = map(array.metadata.encode_chunk_key, np.ndindex(*chunk_grid(array)))
     there = _keys_below(path)
     return [key for key in expected if key not in there]
-
-
-def refuse_unfilled(array: Any, missing: list[str], uri: str) -> None:
-    """Raise CorruptStoreError for a large array of which next to nothing is stored."""
-    total = math.prod(chunk_grid(array))
-    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * (total - len(missing)):
-        raise CorruptStoreError(
-            f"{uri} announces {format_bytes(array.nbytes)} and stores {total - len(missing)} of "
-            f"{total:,} chunks. It is damaged, or was never filled. Write it again."
-        )
 
 
 def _keys_below(path: Location) -> set[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.units import format_bytes
 from bigfs.store.formats.csr_store import read_dropped
-from bigfs.store.formats.parts import StoredTexts
+from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.formats.zarr_files import (
+    MOST_ANNOUNCED,
+    UNCOUNTED_BYTES,
     CheckedFiles,
     CheckedZip,
     checked_store,
@@ -25,10 +28,9 @@ from bigfs.store.formats.zarr_files import (
     chunk_grid,
     expect,
     missing_chunks,
-    refuse_unfilled,
     zip_of,
 )
-from bigfs.store.location import Location, as_location, zarr_store
+from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import (
     PLAIN_TYPES,
@@ -65,7 +67,7 @@ class ZarrSource(RandomAccessSource):
         self.uri = uri
         stored = _numpy_dtype(array, uri)
         self.dtype = work_dtype(stored, uri)
-        self._stored_dtype = _named_dtype(attributes.get("stored_dtype")) or stored
+        self._stored = _named_dtype(attributes.get("stored_dtype")) or stored
         check_shape(array.shape, uri)
         if 0 in (*array.chunks, *(array.shards or ())):
             raise InputError(f"{uri}: its metadata are damaged, chunks have no rows or columns.")
@@ -86,16 +88,15 @@ class ZarrSource(RandomAccessSource):
             self.column_types = {n: t for n, t in types.items() if t in PLAIN_TYPES}
         self._dropped, self.sources = ours.get("dropped", ()), ours.get("sources", ())
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
-        self._prefix = f"{member}/" if member else ""
         self._array, self._path, self._stamp = array, None, None
         self.shareable = not isinstance(array.store_path.store, zarr.storage.MemoryStore)
         folder = folder_of(array)
         if folder is not None:
             self._path, self._stamp = str(folder), _stamp(folder)
             if self.index is not None:
-                self.ids = StoredTexts(ZarrMember(str(folder.parent / "index")))
+                self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
             expect(array)
-            self._check_chunks(missing_chunks(array, folder))
+            check_chunks(array, uri, member, ours=self.checked)
             self._array = None  # opened again so that chunks are looked at when they are read
 
     def _committed(self, attributes: dict[str, Any]) -> int:
@@ -128,11 +129,6 @@ class ZarrSource(RandomAccessSource):
         return max(0, beside - _USUAL_BYTES)
 
     @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array; of a store that bigfs wrote, that of what it was made from."""
-        return self._stored_dtype
-
-    @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]
         """Rows of the original that an ingest left out."""
         return read_dropped(self._dropped, as_location(str(self._path)).parent)
@@ -141,8 +137,6 @@ class ZarrSource(RandomAccessSource):
         """Return rows ``start`` to ``stop``."""
         if self._array is None:
             self._array = _open_array(str(self._path), self._stamp, self.checked)
-        if self.checked and self._path is not None and "://" not in self._path:
-            self._check_range(start, stop)
         cure = "Ingest the source again, then run 'bigfs inspect --verify'."
         with decoding(f"{self.uri}: rows {start} to {stop}", cure):
             rows = self._rows(start, stop)
@@ -170,35 +164,6 @@ class ZarrSource(RandomAccessSource):
             for first in range(0, len(block), rows):
                 yield block[first : first + rows]
 
-    def _check_range(self, start: int, stop: int) -> None:
-        """Raise if a chunk has vanished since the array was opened; it would read as zeros."""
-        rows = int(self._array.chunks[0])
-        keys = [
-            self._array.metadata.encode_chunk_key((i, 0))
-            for i in range(start // rows, -(-stop // rows))
-        ]
-        self._check_chunks([key for key in keys if not (Path(str(self._path)) / key).is_file()])
-
-    def _check_chunks(self, missing: list[str]) -> None:
-        """Raise for missing chunks of our own stores, and warn of those of others."""
-        if not missing:
-            return
-        keys = ", ".join(self._prefix + key for key in missing[:_SHOWN])
-        if len(missing) > _SHOWN:
-            keys += ", ..."
-        which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
-        total = int(np.prod(chunk_grid(self._array)))
-        if self.checked:
-            raise CorruptStoreError(
-                f"{self.uri}: {which} missing ({len(missing)} of {total}) and would read as "
-                "zeros. Ingest the source again, then run 'bigfs inspect --verify'."
-            )
-        refuse_unfilled(self._array, missing, self.uri)
-        logger.warning(
-            "%s: %s not stored (%d of %d) and read as the fill value %s.",
-            self.uri, which, len(missing), total, self._array.fill_value,
-        )  # fmt: skip
-
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         return state if self._path is None else {**state, "_array": None}
@@ -225,14 +190,12 @@ def _numpy_dtype(array: Any, uri: str) -> np.dtype:
 
 def _stamp(folder: Location) -> tuple[int, int] | str | None:
     """Return time and number of the file of metadata: another array at the path has others."""
-    if isinstance(folder, ObjectPath):
-        names = [name for name in ("zarr.json", ".zarray") if (folder / name).is_file()]
-        return (folder / names[0]).stat().e_tag if names else None
     archive = zip_of(folder)
     for place in (folder / "zarr.json", folder / ".zarray") if archive is None else (archive,):
-        if place.exists():
-            status = place.stat()
-            return status.st_mtime_ns, status.st_ino
+        if place.is_file():
+            status: Any = place.stat()
+            remote = isinstance(place, ObjectPath)
+            return status.e_tag if remote else (status.st_mtime_ns, status.st_ino)
     return None
 
 
@@ -242,9 +205,7 @@ def _open_array(path: str, stamp: tuple[int, int] | str | None, strict: bool) ->
     import zarr
 
     try:
-        if "://" in path:
-            return zarr.open_array(zarr_store(path, strict=strict), mode="r")
-        store, inside = checked_store(Path(path))
+        store, inside = checked_store(as_location(path), strict)
         array = zarr.open_array(store, path=inside, mode="r")
         expect(array)
         return array
@@ -274,45 +235,48 @@ def folder_of(node: Any) -> Location | None:
     return place / node.store_path.path if node.store_path.path else place
 
 
-def warn_of_missing(array: Any, folder: Location, uri: str) -> None:
-    """Say which chunks of an array of somebody else are not stored."""
-    missing = missing_chunks(array, folder)
-    if missing:
-        refuse_unfilled(array, missing, uri)
-        logger.warning(
-            "%s: %d chunks (%s, ...) are not stored and read as the fill value %s.",
-            uri, len(missing), missing[0], array.fill_value,
-        )  # fmt: skip
+def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) -> None:
+    """Raise for missing chunks of our own stores, and warn of those of others.
+
+    Raises
+    ------
+    CorruptStoreError
+        Also for a large array of somebody else of which next to nothing is stored.
+    """
+    folder = folder_of(array)
+    missing = [] if folder is None else missing_chunks(array, folder)
+    if not missing:
+        return
+    prefix = f"{member}/" if member else ""
+    keys = ", ".join(prefix + key for key in missing[:_SHOWN])
+    keys += ", ..." if len(missing) > _SHOWN else ""
+    which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
+    total = math.prod(chunk_grid(array))
+    if ours:
+        raise CorruptStoreError(
+            f"{uri}: {which} missing ({len(missing)} of {total}) and would read as zeros. Ingest "
+            "the source again, then run 'bigfs inspect --verify'."
+        )
+    stored = total - len(missing)
+    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * stored:
+        raise CorruptStoreError(
+            f"{uri} announces {format_bytes(array.nbytes)} and stores {stored} of {total:,} "
+            "chunks. It is damaged, or was never filled. Write it again."
+        )
+    logger.warning(
+        "%s: %s not stored (%d of %d) and read as the fill value %s.",
+        uri, which, len(missing), total, array.fill_value,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ZarrPlace:
-    """The place of a group that a process opens when it reads."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[ZarrPlace]:
-        """Return the group, whose arrays are its items."""
-        yield self
-
-    def warn_of_missing(self, names: Sequence[str]) -> None:
-        """Say which arrays have chunks that are not there."""
-        for name in names:
-            warn_of_missing(self[name], as_location(self.path) / name, f"{self.path}::{name}")
-
-    def __getitem__(self, name: str) -> Any:
-        folder = as_location(self.path) / name
-        return _open_array(str(folder), _stamp(folder), False)
+@contextmanager
+def open_rows(path: str, strict: bool = False) -> Iterator[Any]:
+    """Open an array, for a process that reads it; strict: a missing chunk is an error."""
+    yield _open_array(path, _stamp(as_location(path)), strict)
 
 
-@dataclass(frozen=True)
-class ZarrMember:
-    """The place of an array that a process opens when it reads."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Open the array."""
-        yield _open_array(self.path, _stamp(as_location(self.path)), False)
+@contextmanager
+def open_parts(path: str) -> Iterator[dict[str, Any]]:
+    """Open the arrays of a sparse matrix."""
+    places = {name: f"{path}/{name}" for name in PARTS}
+    yield {n: _open_array(p, _stamp(as_location(p)), False) for n, p in places.items()}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import aligned
 from bigfs.pipeline.proposal import annotated_lines, proposal
 from bigfs.results.result import open_result
 from bigfs.store.columns import different_units, suspicious_columns, unlike_others
@@ -40,7 +41,6 @@ _SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
 # A text with at most this share of different values is a category, one with all different an id.
 _FEW = 0.2
 _FEWEST_ROWS, _MOST_IDS = 20, 3
-# Names of one form, numbers aside: how many there are, and of how many columns of numbers.
 
 
 def inspect(
@@ -282,14 +282,7 @@ def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
         share = f"{column.missing / max(1, n_rows):.1%}" if column.missing else "-"
         name = column.name if len(column.name) <= 40 else f"{column.name[:37]}..."
         cells.append((name, column.kind, share, f"{column.distinct:,}", column.shown))
-    widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    lines = [f"the first {n_rows:,} rows:"]
-    for row in cells:
-        padded = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row[:4], widths, strict=True))
-        ]
-        lines.append("  " + "  ".join([*padded, row[4]]).rstrip())
+    lines = [f"the first {n_rows:,} rows:", *aligned(cells, "<<  <", "  ")]
     if len(columns) > len(shown):
         lines.append(f"  and {len(columns) - len(shown):,} more columns of numbers")
     return lines

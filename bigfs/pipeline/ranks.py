@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,15 +11,14 @@ import numpy as np
 
 from bigfs.config import Comparison, Methods
 from bigfs.core.errors import InputError
+from bigfs.core.text import aligned, csv_text
 from bigfs.evaluate.ranks import Ranks
 from bigfs.pipeline.compare import compare
 from bigfs.pipeline.table import JUDGED, ComparisonResult
-from bigfs.report.ranks import RankLine, draw_ranks
+from bigfs.report.curves import SCORES, draw_ranks
 from bigfs.store.location import Location, as_location, replaced_file
 
-_FORMS = ("text", "csv", "json")
 _FIGURES = ("svg", "png")
-_TITLES = {score: title for score, title, _ in JUDGED}
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,10 @@ class RankSummary:
         InputError
             If there are fewer than two comparisons, or fewer than two methods in all of them.
         """
-        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in _TITLES}
+        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in JUDGED}
         for result in results:
             for row in (row for row in result.rows if row.method is not None):
-                for score in _TITLES:
+                for score in JUDGED:
                     value = row.value(score)
                     if value is not None:
                         of_set = tables[score].setdefault(str(result.path), {})
@@ -85,52 +82,39 @@ class RankSummary:
             score: np.array([[table[s][name] for name in common] for s in sets])
             for score, table in values.items()
         }
-        larger = {score: sign > 0 for score, _, sign in JUDGED}
         ranks = {
-            score: Ranks.of(common, matrix, larger_is_better=larger[score])
+            score: Ranks.of(common, matrix, larger_is_better=JUDGED[score] > 0)
             for score, matrix in matrices.items()
         }
         return cls(sets, matrices, ranks, [name for name in names if name not in common])
 
     def text(self) -> str:
         """Return the mean ranks as a table, best first by the first score."""
-        scores, first = list(self.ranks), next(iter(self.ranks.values()))
-        width = max(19, *map(len, first.names))
-        lines = [
-            f"mean ranks over {len(self.sets)} comparisons (1 is the best)",
-            "",
-            f"{'method':<{width}}" + "".join(f"{_TITLES[score]:>12}" for score in scores),
+        by_score = list(self.ranks.values())
+        table = [["method", *(SCORES[score] for score in self.ranks)]]
+        for i in np.argsort(by_score[0].mean_ranks, kind="stable"):
+            table.append([by_score[0].names[i], *(f"{r.mean_ranks[i]:.2f}" for r in by_score)])
+        table += [
+            ["critical difference", *(f"{r.critical_difference:.2f}" for r in by_score)],
+            ["Friedman chi-square", *(f"{r.statistic:.2f}" for r in by_score)],
+            ["p", *(f"{r.p_value:.2g}" for r in by_score)],
         ]
-        for i in np.argsort(first.mean_ranks, kind="stable"):
-            cells = "".join(f"{self.ranks[score].mean_ranks[i]:>12.2f}" for score in scores)
-            lines.append(f"{first.names[i]:<{width}}{cells}")
-        for title, name in (
-            ("critical difference", "critical_difference"),
-            ("Friedman chi-square", "statistic"),
-        ):
-            cells = "".join(f"{getattr(self.ranks[score], name):>12.2f}" for score in scores)
-            lines.append(f"{title:<{width}}{cells}")
-        cells = "".join(f"{self.ranks[score].p_value:>12.2g}" for score in scores)
-        lines += [f"{'p':<{width}}{cells}", ""]
-        for score in scores:
-            groups = ["; ".join(", ".join(group) for group in self.ranks[score].groups())]
-            lines.append(f"{_TITLES[score]}, not significantly different: {groups[0] or 'none'}")
+        title = f"mean ranks over {len(self.sets)} comparisons (1 is the best)"
+        lines = [title, "", *aligned(table, "<"), ""]
+        for score, ranks in self.ranks.items():
+            groups = "; ".join(", ".join(group) for group in ranks.groups())
+            lines.append(f"{SCORES[score]}, not significantly different: {groups or 'none'}")
         if self.left_out:
             lines.append(f"Not in every comparison, so not ranked: {', '.join(self.left_out)}")
         return "\n".join(lines)
 
     def csv(self) -> str:
         """Return mean ranks and values, a line for each method."""
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        ranks = [f"{score}_mean_rank" for score in self.ranks]
-        values = [f"{score} {name}" for score in self.ranks for name in self.sets]
-        table.writerow(["method", *ranks, *values])
-        for i, name in enumerate(next(iter(self.ranks.values())).names):
-            means = [float(by_score.mean_ranks[i]) for by_score in self.ranks.values()]
-            own = [repr(float(x)) for matrix in self.values.values() for x in matrix[:, i]]
-            table.writerow([name, *means, *own])
-        return text.getvalue()
+        columns: dict[str, Any] = {"method": next(iter(self.ranks.values())).names}
+        columns |= {f"{score}_mean_rank": r.mean_ranks for score, r in self.ranks.items()}
+        for score, matrix in self.values.items():
+            columns |= {f"{score} {s}": row for s, row in zip(self.sets, matrix, strict=True)}
+        return csv_text(columns)
 
     def json(self) -> str:
         """Return all that is known as JSON."""
@@ -148,15 +132,12 @@ class RankSummary:
         """Write ``ranks.txt``, ``.csv``, ``.json``, ``.svg`` and ``.png`` into a folder."""
         place = as_location(folder)
         place.mkdir(parents=True, exist_ok=True)
-        lines = [
-            RankLine(_TITLES[s], r.names, r.mean_ranks, r.critical_difference, r.groups())
-            for s, r in self.ranks.items()
-        ]
+        diagrams = {SCORES[score]: ranks for score, ranks in self.ranks.items()}
         contents = {
             "txt": self.text().encode() + b"\n",
             "csv": self.csv().encode(),
             "json": self.json().encode(),
-            **dict(zip(_FIGURES, draw_ranks(lines, _FIGURES), strict=True)),
+            **dict(zip(_FIGURES, draw_ranks(diagrams, _FIGURES), strict=True)),
         }
         for ending, content in contents.items():
             with replaced_file(place / f"ranks.{ending}") as file:
@@ -198,7 +179,6 @@ def compare_all(
         if not isinstance(config, Comparison):
             raise InputError(f"{config.run}: the table of a paper cannot be ranked.")
     results = [compare(config, **options) for config in configs]
-    comparisons = [result for result in results if isinstance(result, ComparisonResult)]
-    summary = RankSummary.of(comparisons)
+    summary = RankSummary.of(results)
     summary.write(folder)
-    return comparisons, summary
+    return results, summary

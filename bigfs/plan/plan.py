@@ -21,6 +21,7 @@ from bigfs.core.memory import (
     baseline_bytes,
     task_budget,
 )
+from bigfs.core.text import aligned
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.stages.stage import Stage, StageStrategy
 
@@ -155,12 +156,7 @@ class Plan:
                 "processor time")  # fmt: skip
         rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
         if len(rows) > 1:
-            rows.append(self._totals())
-            widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-            for row in rows:
-                cells = [row[0].ljust(widths[0])]
-                cells += [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-                lines.append("  " + "  ".join(cells))
+            lines += aligned([*rows, self._totals()], "<", "  ")
         for stage in self.stages:
             if stage.cost is not None:
                 lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")

@@ -22,8 +22,9 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
-from bigfs.report.curves import content_of
+from bigfs.report.curves import SCORES, content_of
 from bigfs.results.axis import read_axis
+from bigfs.results.features import mean_score
 from bigfs.results.plots import positions_of
 from bigfs.results.result import Result
 from bigfs.results.sample import Sample, selected_first
@@ -33,14 +34,6 @@ from bigfs.stages.curves import Curves
 # What the page shows at most; features.csv has all.
 _CHIPS, _BARS = 50, 50
 _ENOUGH = 0.9
-_SCORES = {
-    "nmi": "NMI",
-    "acc": "ACC",
-    "rand": "Rand index",
-    "nearest_neighbor_error": "1-NN error",
-    "explained": "variance explained",
-    "redundancy": "redundancy",
-}
 _THAN_CHANCE = {"better": " +", "worse": " -"}
 
 
@@ -134,7 +127,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         A tag for the head of the page.
     """
     rows = table["rows"]
-    names = [key for key in _SCORES if any(_percent(row, key) for row in rows)]
+    names = [key for key in SCORES if any(_percent(row, key) for row in rows)]
     sure = ["stability (95 %)"] if any(_agreement(row) for row in rows) else []
     body = [
         [
@@ -157,7 +150,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         best=_best(table),
         about=f"{table['n_samples']:,} rows, {table['n_features']:,} features{classes}. "
         "Values in percent.",
-        head=["method", "m", *(_SCORES[key] for key in names), *sure, "seconds"],
+        head=["method", "m", *(SCORES[key] for key in names), *sure, "seconds"],
         rows=body,
         judged=any(row.get("than_chance") for row in rows),
         curves=Drawn(base64.b64encode(drawing.encode()).decode(), "Scores by number of features"),
@@ -210,7 +203,7 @@ def _best(table: dict[str, Any]) -> str:
 
 def _percent(row: dict[str, Any], key: str) -> str:
     """Return the mean of a score, or the score where it is not repeated, in percent."""
-    value = row["scores"].get(f"{key}_mean", row["scores"].get(key))
+    value = mean_score(row["scores"], key)
     return "" if value is None else f"{100 * value:.1f}"
 
 
@@ -405,7 +398,7 @@ def _quality(result: Result) -> list[list[str]]:
             if key not in result.evaluation:
                 continue
             figures = result.evaluation[key]
-            values = {label: _percent({"scores": figures}, name) for name, label in _SCORES.items()}
+            values = {label: _percent({"scores": figures}, name) for name, label in SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {title} features{spaces}", text])
     return rows

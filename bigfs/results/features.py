@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigfs.core.text import spreadsheet_cell
+from bigfs.core.text import aligned
 from bigfs.stages.curves import Curves, feature_columns
 
 if TYPE_CHECKING:
@@ -33,26 +31,17 @@ def columns_of_result(result: Result) -> dict[str, Any]:
     )
 
 
-def as_csv(columns: dict[str, Any]) -> str:
-    """Return columns as the text of a .csv file; a cell is empty where there is no number."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(zip(*map(_cells, columns.values()), strict=True))
-    return text.getvalue()
+def mean_score(scores: dict[str, Any], name: str) -> float | None:
+    """Return the mean of a score, or the score where it is not repeated; None without it."""
+    return scores.get(f"{name}_mean", scores.get(name))
 
 
-def _cells(column: Any) -> list[str]:
-    values = column.tolist() if isinstance(column, np.ndarray) else column
-    return [_cell(value) for value in values]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, float):
-        return "" if np.isnan(value) else repr(value)
-    return spreadsheet_cell(str(value))
+def score_cell(scores: dict[str, Any], name: str) -> str:
+    """Return a score in percent with its deviation, if it has one, for a table."""
+    value, spread = mean_score(scores, name), scores.get(f"{name}_std")
+    if value is None:
+        return "-"
+    return f"{100 * value:5.1f}" + ("" if spread is None else f" ± {100 * spread:<4.1f}")
 
 
 def number_lines(curves: Curves) -> list[str]:
@@ -81,18 +70,13 @@ def evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
     lines = [
         f"  against the labels {evaluation['labels']} (k-means{by}, {evaluation['n_repetitions']} "
         "repetitions, mean and deviation in percent)",
-        "  features      NMI           ACC           Rand index    1-NN error",
     ]
+    table = [["features", "NMI", "ACC", "Rand index", "1-NN error"]]
     titles = {"selected": f"selected {n_selected}", "all": "all", "chance": f"random {n_selected}"}
     for key, title in titles.items():
         if key not in evaluation:
             continue
         row = evaluation[key]
-        cells = [
-            f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
-            for name in ("nmi", "acc", "rand")
-        ]
-        error = row.get("nearest_neighbor_error", row.get("nearest_neighbor_error_mean"))
-        cells.append("  -" if error is None else f"{100 * error:5.1f}")
-        lines.append(f"  {title:<12}  {'  '.join(cells)}")
-    return lines
+        scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
+        table.append([title, *(score_cell(row, name) for name in scores)])
+    return [*lines, *aligned(table, "<<<<<", "  ")]

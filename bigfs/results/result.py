@@ -12,12 +12,11 @@ import numpy as np
 
 from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
-from bigfs.core.text import printable
+from bigfs.core.text import aligned, csv_text, printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import SelectedColumns, export_columns, open_run_data, refuse_input
 from bigfs.results.features import (
-    as_csv,
     columns_of_result,
     evaluation_lines,
     number_lines,
@@ -388,19 +387,18 @@ class Result:
 
         A cell is empty where a column says nothing of a feature.
         """
-        return as_csv(columns_of_result(self))
+        return csv_text(columns_of_result(self))
 
     def summary(self) -> str:
         """Return the result in words, for a terminal."""
         lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
-        width = max(14, *map(len, names))
         sure = self.stability
-        often = "" if sure is None else "  frequency"
-        lines.append(f"  rank  {'feature':<{width}} {'score':>9}{often}")
+        table = [["rank", "feature", "score", "" if sure is None else "frequency"]]
         for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
-            often = "" if sure is None else f"  {100 * sure.frequencies[feature]:>7.0f} %"
-            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}{often}")
+            often = "" if sure is None else f"{100 * sure.frequencies[feature]:.0f} %"
+            table.append([str(rank), name, f"{self.scores[feature]:.4g}", often])
+        lines += aligned(table, " <", "  ")
         if len(self.selected) > _SHOWN:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         lines += self._subset_lines()
@@ -463,15 +461,13 @@ class Result:
         ]
 
     def _stage_lines(self) -> list[str]:
-        lines = ["  stage         time         peak memory  predicted   passes over X"]
+        table = [["stage", "time", "peak memory", "predicted", "passes over X"]]
         for name, record in self.stages.items():
-            peak = format_bytes(record["measured_peak_bytes"])
+            took, peak = format_seconds(record["seconds"]), record["measured_peak_bytes"]
             predicted = record.get("predicted_peak_bytes")
-            lines.append(
-                f"  {name:<12}  {format_seconds(record['seconds']):<11}  {peak:<11}  "
-                f"{format_bytes(predicted) if predicted else '-':<10}  {record['passes']}"
-            )
-        return lines
+            sizes = [format_bytes(peak), format_bytes(predicted) if predicted else "-"]
+            table.append([name, took, *sizes, str(record["passes"])])
+        return aligned(table, "<<<<<", "  ")
 
 
 def _shortened(name: str) -> str:

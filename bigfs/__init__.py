@@ -25,7 +25,7 @@ _HOMES = {
     "run": "bigfs.pipeline.run",
     "select": "bigfs.selectors.annotate",
     "spectral_embedding": "bigfs.spectral",
-    "to_grid": "bigfs.results.grid",
+    "to_grid": "bigfs.results.export",
 }
 
 

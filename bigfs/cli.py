@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
 from bigfs import __version__
-from bigfs.config.sections import OPENING
+from bigfs.config.loading import validated
+from bigfs.config.sections import OPENING, InputConfig
 from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
-from bigfs.runtime.options import read_input, settings_of_input
+from bigfs.core.yamltext import read_yaml
 from bigfs.runtime.program import as_program, exit_code, interrupts, messages
 from bigfs.runtime.terminal import choose_format, say, show
 from bigfs.selectors.configs import json_schema, load_comparison, load_config, write_schema
@@ -63,6 +65,40 @@ def _count(name: str, default: int, text: str) -> Any:
     """Return an option that takes a number from 1 on."""
     at_least_one = click.IntRange(min=1)
     return click.option(name, type=at_least_one, default=default, show_default=True, help=text)
+
+
+# Settings that are texts even where they look like numbers.
+_TEXTS = ("variable", "layer", "index", "labels")
+
+
+def settings_of_input(*names: str) -> Callable[[Any], Any]:
+    """Add an option to a command for each of some settings of the input, as they are declared."""
+
+    def add(command: Any) -> Any:
+        for name in reversed(names):
+            field = InputConfig.model_fields[name]
+            choices = [str(value).lower() for value in get_args(field.annotation)]
+            is_choice = get_origin(field.annotation) is Literal
+            option = click.option(
+                f"--{name.replace('_', '-')}",
+                type=click.Choice(choices) if is_choice else str,
+                metavar=None if is_choice else "NAME" if name in _TEXTS else "VALUE",
+                help=(field.description or "").replace("null:", "Default:"),
+            )
+            command = option(command)
+        return command
+
+    return add
+
+
+def read_input(uri: str, settings: dict[str, str | None]) -> InputConfig:
+    """Return the settings of an input that options give; values are read as in --set."""
+    given = {
+        name: text if name in _TEXTS else read_yaml(text, f"--{name}")
+        for name, text in settings.items()
+        if text is not None
+    }
+    return validated(InputConfig, {"uri": uri, **given}, "the options", nested=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -123,7 +159,7 @@ def run(
         bigfs run my.yaml --quick --set run=runs/quick
     """
     config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
-    from bigfs.pipeline.reports import report_of_run
+    from bigfs.pipeline.finished import report_of_run
     from bigfs.pipeline.run import run as run_pipeline
     from bigfs.pipeline.update import is_below
 
@@ -278,7 +314,7 @@ def evaluate(
         bigfs evaluate runs/quickstart --labels sklearn:digits
         bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
     """
-    from bigfs.pipeline.evaluate import evaluate_result
+    from bigfs.pipeline.finished import evaluate_result
 
     with messages(quiet):
         evaluation = evaluate_result(
@@ -359,7 +395,7 @@ def report(run: str, output: str | None) -> None:
         bigfs report runs/mcfs
         bigfs report runs/digits -o digits.html
     """
-    from bigfs.pipeline.reports import write_report
+    from bigfs.pipeline.finished import write_report
 
     show(f"{write_report(run, output)} is written.", kept=True)
 

@@ -23,7 +23,6 @@ from bigfs.config.fields import (
     as_list,
     fill,
 )
-from bigfs.config.outputs import OutputConfig, ReportConfig, UpdateConfig
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -32,8 +31,11 @@ from bigfs.config.sections import (
     GraphConfig,
     InputConfig,
     NumberOfFeatures,
+    OutputConfig,
+    ReportConfig,
     SpectralConfig,
     StabilityConfig,
+    UpdateConfig,
     column_in,
     link_labels,
 )

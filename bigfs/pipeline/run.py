@@ -33,7 +33,7 @@ from bigfs.plan.planning import (
     whole_if_cheaper,
 )
 from bigfs.results.annotate import check_output, output_stages
-from bigfs.results.axis import check_report
+from bigfs.results.plots import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime import (
     connect,
@@ -42,10 +42,10 @@ from bigfs.runtime import (
     reporting_performance,
     scheduler_address,
 )
+from bigfs.runtime.connection import REPORT_TITLE
 from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
-from bigfs.runtime.performance import REPORT_TITLE
 from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.scoring import resolved, warn_of_data

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.config import Config
-from bigfs.config.outputs import UpdateConfig
+from bigfs.config.sections import UpdateConfig
 from bigfs.core.errors import EXIT_DIFFERENT, BigfsError, CorruptStoreError
+from bigfs.pipeline.data import COPIED_FROM, former_run
 from bigfs.pipeline.diff import diff_runs
-from bigfs.pipeline.grown import COPIED_FROM, former_run
 from bigfs.stages.stage import Base, Stage
 from bigfs.store.grown import key_of_rows
 from bigfs.store.location import Location, as_location

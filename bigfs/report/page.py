@@ -23,9 +23,8 @@ from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, content_of
-from bigfs.results.axis import read_axis
 from bigfs.results.features import mean_score
-from bigfs.results.plots import positions_of
+from bigfs.results.plots import positions_of, read_axis
 from bigfs.results.result import Result
 from bigfs.results.sample import Sample, selected_first
 from bigfs.spectral.choice import relative_gaps

@@ -15,14 +15,19 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import aligned, csv_text, printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
-from bigfs.results.export import SelectedColumns, export_columns, open_run_data, refuse_input
+from bigfs.results.export import (
+    SelectedColumns,
+    export_columns,
+    open_run_data,
+    original_of,
+    refuse_input,
+)
 from bigfs.results.features import (
     columns_of_result,
     evaluation_lines,
     number_lines,
 )
 from bigfs.results.plots import Plots, plots_of
-from bigfs.results.subset import original_of
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected

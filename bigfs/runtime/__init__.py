@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from bigfs.runtime.connection import connect, local_cluster, scheduler_address
-from bigfs.runtime.performance import reporting_performance
+from bigfs.runtime.connection import (
+    connect,
+    local_cluster,
+    reporting_performance,
+    scheduler_address,
+)
 from bigfs.runtime.preflight import (
     check_workers,
     package_versions,

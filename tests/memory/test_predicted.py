@@ -52,7 +52,7 @@ def pynndescent_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def components_of_counts(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Principal components from CSR blocks: sums of a fold, and thin rows."""
-    from bigfs.stages.principal import components_stage
+    from bigfs.stages.graph import components_stage
     from bigfs.stages.stage import Inputs
 
     blocks = place.sparse_blocks(120_000, 10_000, rows=40_000)

@@ -25,9 +25,8 @@ from bigfs.evaluate.selection import measure_selection
 from bigfs.graph import affinity, edges, knn_graph
 from bigfs.graph.edges import edge_moments
 from bigfs.graph.representation import principal_rows
-from bigfs.pipeline.evaluate import evaluate_result
+from bigfs.pipeline.finished import evaluate_result, write_report
 from bigfs.pipeline.inspect import inspect
-from bigfs.pipeline.reports import write_report
 from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import plan_pipeline
 from bigfs.runtime import local_cluster

@@ -41,23 +41,22 @@ _quick = click.option(
     "whole run takes less time, it is done instead.",
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
-_form = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
-_log_format = click.option(
+
+
+def _choice(*names: str, of: tuple[str, ...], text: str, **more: Any) -> Any:
+    """Return an option that takes one of some words; the first is its default."""
+    kind = click.Choice(of)
+    return click.option(*names, type=kind, default=of[0], show_default=True, help=text, **more)
+
+
+_form = _choice("--format", "form", of=("text", "json"), text="What to print.")
+_log_format = _choice(
     "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
+    of=("text", "json"),
+    text="Format of the log on stderr; json: one object per line.",
     expose_value=False,
     is_eager=True,
     callback=lambda context, option, value: choose_format(value),
-    help="Format of the log on stderr; json: one object per line.",
 )
 
 
@@ -138,15 +137,7 @@ def cli() -> None:
 )
 @_log_format
 @_quiet
-def run(
-    pipeline: str,
-    overrides: tuple[str, ...],
-    scheduler: str | None,
-    fresh: bool,
-    quick: bool,
-    performance_report: str | None,
-    quiet: bool,
-) -> int:
+def run(pipeline: str, overrides: tuple[str, ...], quick: bool, quiet: bool, **options: Any) -> int:
     """Run a pipeline from data to ranked features.
 
     If a run was stopped, the same command continues it at its last finished stage.
@@ -164,9 +155,7 @@ def run(
     from bigfs.pipeline.update import is_below
 
     with messages(quiet):
-        result = run_pipeline(
-            config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
-        )
+        result = run_pipeline(config, **options)
         lines = [result.summary()]
         if config.report is not None:
             lines += report_of_run(result.path)
@@ -292,17 +281,13 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
 )
 @_count("--n-repetitions", 20, "Runs of k-means to average.")
 @_count("--n-init", 1, "Starts of each run; the best by inertia counts.")
-@click.option(
+@_choice(
     "--init",
-    type=click.Choice(["k-means++", "random"]),
-    default="k-means++",
-    show_default=True,
-    help="First centers; random takes samples, as the papers do.",
+    of=("k-means++", "random"),
+    text="First centers; random takes samples, as the papers do.",
 )
 @_quiet
-def evaluate(
-    result: str, labels: str, n_repetitions: int, n_init: int, init: str, quiet: bool
-) -> None:
+def evaluate(result: str, quiet: bool, **options: Any) -> None:
     """Compare a selection with known labels.
 
     RESULT is a run directory. The selected features are set beside all and beside random ones by
@@ -317,9 +302,7 @@ def evaluate(
     from bigfs.pipeline.finished import evaluate_result
 
     with messages(quiet):
-        evaluation = evaluate_result(
-            result, labels=labels, n_repetitions=n_repetitions, n_init=n_init, init=init
-        )
+        evaluation = evaluate_result(result, **options)
     show(evaluation.summary())
 
 
@@ -328,13 +311,11 @@ def evaluate(
 @_overrides
 @_scheduler
 @_fresh
-@click.option(
+@_choice(
     "--format",
     "form",
-    type=click.Choice(["text", "csv", "json"]),
-    default="text",
-    show_default=True,
-    help="Format to print; the run directory has all of them.",
+    of=("text", "csv", "json"),
+    text="Format to print; the run directory has all of them.",
 )
 @click.option(
     "--ranks",
@@ -349,11 +330,10 @@ def evaluate(
 def compare(
     pipelines: tuple[str, ...],
     overrides: tuple[str, ...],
-    scheduler: str | None,
-    fresh: bool,
     form: str,
     folder: str,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Compare several methods on the same data, in one table and one figure.
 
@@ -375,9 +355,9 @@ def compare(
     with messages(quiet):
         tables: list[Any]
         if len(configs) == 1:
-            tables = [compare_methods(configs[0], scheduler=scheduler, fresh=fresh)]
+            tables = [compare_methods(configs[0], **options)]
         else:
-            of_sets, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
+            of_sets, ranks = compare_all(configs, folder, **options)
             tables = [*(of_sets if form == "text" else []), ranks]
     show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables), kept=True)
 

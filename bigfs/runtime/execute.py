@@ -13,8 +13,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -232,9 +231,7 @@ def _run(job: _Job) -> list[Any]:
     if client is None:
         return _run_local(job)
     with cluster_failures(job.label):
-        if job.combine is None:
-            return _map_on_cluster(client, job)
-        return [_reduce_on_cluster(client, job)]
+        return _on_cluster(client, job)
 
 
 def _run_inline(job: _Job) -> list[Any]:
@@ -291,28 +288,64 @@ def _window(client: Any) -> int:
     return max(2, 2 * sum(int(worker["nthreads"]) for worker in workers))
 
 
-def _map_on_cluster(client: Any, job: _Job) -> list[Any]:
+def _on_cluster(client: Any, job: _Job) -> list[Any]:
+    """Submit tasks as earlier ones end; where they are combined, in groups, each with its fold.
+
+    A partial result can be d x d: the client drops its hold on a group's parts as soon as the
+    fold that needs them is submitted, so the cluster never keeps more than the window.
+    """
     from distributed import as_completed
 
+    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
     results: list[Any] = [None] * len(job.items)
-    waiting = iter(enumerate(_submissions(client, job)))
-    positions: dict[str, int] = {}
-    queue = as_completed()
+    counter, queue = itertools.count(), as_completed()
+    sizes: dict[str, int] = {}  # tasks of what is in flight
+
+    def submit(key: str, *task: Any) -> Any:
+        return client.submit(*task, at_once, key=key, pure=False)
+
+    def merge(group: list[Any]) -> Any:
+        return submit(f"fold-{job.label}-{run}-{next(counter)}", _fold, job.combine, group)
+
+    # The first level of the tree is built here, group by group, to bound what is in flight.
+    tree, arity = _Tree(merge), 1 if job.combine is None else TREE_ARITY
+    tasks = (
+        submit(f"{job.label}-{run}-{i}", _call, job.fn, item, job.shared)
+        for i, item in enumerate(job.items)
+    )
+
+    def submit_group() -> None:
+        if group := list(itertools.islice(tasks, arity)):
+            size = len(group)
+            node = merge(group) if size > 1 else group[0]
+            del group
+            if job.combine is not None:
+                tree.push(node)
+            sizes[node.key] = size
+            queue.add(node)
+
     try:
-        for position, future in itertools.islice(waiting, _window(client)):
-            positions[future.key] = position
-            queue.add(future)
-        for future in _completed(queue):
-            results[positions.pop(future.key)] = future.result()
-            future.release()
-            job.progress.advance(1)
-            for position, following in itertools.islice(waiting, 1):
-                positions[following.key] = position
-                queue.add(following)
+        for _ in range(max(2, _window(client) // arity)):
+            submit_group()
+        for node in _completed(queue):
+            if job.combine is None:
+                results[int(node.key.rpartition("-")[2])] = node.result()
+                node.release()
+            elif node.status != "finished":
+                node.result()
+            job.progress.advance(sizes.pop(node.key))
+            submit_group()
+        if job.combine is None:
+            return results
+        queue.add(tree.root())
+        [root] = _completed(queue)
+        result = root.result()
+        # Otherwise workers keep it until Python collects the cycle that the future is in.
+        root.release()
+        return [result]
     except BaseException:
         client.cancel(list(queue.futures), force=True)
         raise
-    return results
 
 
 def _completed(queue: Any) -> Iterator[Any]:
@@ -320,67 +353,7 @@ def _completed(queue: Any) -> Iterator[Any]:
     while not queue.is_empty():
         while not queue.has_ready():
             check_interrupt()
+            # Not `wait` with a timeout: its errors keep the future, and its result on the worker.
             with queue.thread_condition:
                 queue.thread_condition.wait(_POLL_SECONDS)
         yield next(queue)
-
-
-def _submissions(client: Any, job: _Job) -> Iterable[Any]:
-    """Submit one task each time the iterator is advanced."""
-    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
-    for i, item in enumerate(job.items):
-        key = f"{job.label}-{run}-{i}"
-        yield client.submit(_call, job.fn, item, job.shared, at_once, key=key, pure=False)
-
-
-def _reduce_on_cluster(client: Any, job: _Job) -> Any:
-    """Submit groups of TREE_ARITY blocks and their fold; hold folds only, never blocks.
-
-    A partial result can be d x d: the client drops its hold on a group's parts as soon as the
-    fold that needs them is submitted, so the cluster never keeps more than the window.
-    """
-    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
-    counter = itertools.count()
-
-    def merge(group: list[Any]) -> Any:
-        key = f"fold-{job.label}-{run}-{next(counter)}"
-        return client.submit(_fold, job.combine, group, at_once, key=key, pure=False)
-
-    # The first level of the tree is built here, group by group, to bound what is in flight.
-    tree = _Tree(merge)
-    in_flight: deque[tuple[Any, int]] = deque()
-    largest = max(2, _window(client) // TREE_ARITY)
-    submissions = iter(_submissions(client, job))
-    try:
-        while group := list(itertools.islice(submissions, TREE_ARITY)):
-            size = len(group)
-            node = merge(group) if size > 1 else group[0]
-            del group
-            tree.push(node)
-            in_flight.append((node, size))
-            if len(in_flight) >= largest:
-                _wait_for_oldest(in_flight, job.progress)
-        root = tree.root()
-        in_flight.append((root, 0))
-        while in_flight:
-            _wait_for_oldest(in_flight, job.progress)
-        result = root.result()
-        # Otherwise workers keep it until Python collects the cycle that the future is in.
-        root.release()
-        return result
-    except BaseException:
-        client.cancel([node for node, _ in in_flight], force=True)
-        raise
-
-
-def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Work) -> None:
-    from distributed import as_completed
-
-    node, size = in_flight[0]
-    # Not `wait` with a timeout: its errors keep the future, and so the result on its worker.
-    for _ in _completed(as_completed([node])):
-        pass
-    if node.status != "finished":
-        node.result()
-    in_flight.popleft()
-    progress.advance(size)

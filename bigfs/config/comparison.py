@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -231,8 +231,8 @@ class Methods(Section):
             # The comparison judges by labels, each method does not.
             return config.model_copy(update={"evaluate": None})
         except ValidationError as error:
-            lines = [explain(self.pipeline, detail) for detail in error.errors(include_url=False)]
-            raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
+            problems = " ".join(explained(self.pipeline, error)).rstrip(".")
+            raise ValueError(f"methods, {name}: {problems}") from None
 
 
 class CompareConfig(Section):

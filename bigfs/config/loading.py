@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
 from bigfs.core.errors import ConfigError
 from bigfs.core.files import read_small
 from bigfs.core.text import aligned, shown
@@ -122,7 +122,7 @@ def validated(
     try:
         return model.model_validate(settings)
     except ValidationError as error:
-        problems = [explain(model, detail, nested) for detail in error.errors(include_url=False)]
+        problems = explained(model, error, nested)
     if len(problems) == 1:
         raise ConfigError(f"{where}: {problems[0]}")
     lines = "\n".join(f"  {problem}" for problem in problems)

@@ -31,7 +31,7 @@ from bigfs.config.fields import (
     as_list,
     fill,
 )
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
 from bigfs.core.checks import check_rows
 from bigfs.core.text import quoted
 from bigfs.core.uris import as_text, check_address, column_of
@@ -387,8 +387,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
         try:
             return Auto.model_validate(value)
         except ValidationError as error:
-            lines = [explain(Auto, detail) for detail in error.errors(include_url=False)]
-            raise ValueError(" ".join(lines)) from None
+            raise ValueError(" ".join(explained(Auto, error))) from None
     if isinstance(value, float) and 0 < value < 1:
         raise ValueError(f"must be a whole number, or auto; a share is not taken. Got {value:g}")
     return number(value)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
@@ -53,38 +53,11 @@ SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": S
 _Model = TypeVar("_Model", bound="Selection")
 
 
-class Declared(Protocol):
-    """The part of a method's declaration that the configuration reads."""
-
-    @property
-    def name(self) -> str:
-        """The method's name in a pipeline; also that of its section."""
-
-    @property
-    def title(self) -> str:
-        """The method's name in prose."""
-
-    @property
-    def parameters(self) -> type[Section]:
-        """The section of the method's parameters."""
-
-    @property
-    def labels(self) -> str:
-        """Name of the parameter that may name labels of the rows."""
-
-    @property
-    def graph_defaults(self) -> Mapping[str, Any]:
-        """Defaults of the graph section that differ for this method."""
-
-    @property
-    def sections(self) -> Callable[[Any], tuple[str, ...]]:
-        """Names of the shared sections that a method with these parameters reads."""
-
-
 class Selection(Section):
     """The method, its settings, and the number of features to keep."""
 
-    methods: ClassVar[Mapping[str, Declared]] = {}
+    # By name: what `bigfs.selectors.method.Method` declares.
+    methods: ClassVar[Mapping[str, Any]] = {}
 
     preprocess: Preprocess = Field(
         "auto",
@@ -335,13 +308,13 @@ class Config(Selection, _RunSection):
         return {**self.input.opening, "labels": sorted(labels) or None}
 
 
-def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:
+def section_models(methods: Mapping[str, Any]) -> dict[str, type[Section]]:
     """Return the sections that not every method reads: those of methods and the shared ones."""
     own = {name: method.parameters for name, method in methods.items()}
     return {name: model for name, model in own.items() if model.model_fields} | SHARED_SECTIONS
 
 
-def with_methods(model: type[_Model], methods: Mapping[str, Declared]) -> type[_Model]:
+def with_methods(model: type[_Model], methods: Mapping[str, Any]) -> type[_Model]:
     """Return a model with the names of methods as its choices and a section for each of them."""
     fields: dict[str, Any] = {
         "method": (

@@ -143,7 +143,12 @@ def compare(
     config = with_labels_of(config, data, source)
     for fit in fits:
         fit.config = resolved(with_labels_of(fit.config, data, source), source, data)
-    _check_fits(fits, config, source)
+    # What cannot work is refused before anything is written.
+    for fit in fits:
+        check_config(fit.config, source)
+    kept = None if config.input.missing == "drop_rows" else source.n_samples
+    if config.evaluate is not None:
+        load_labels(config.evaluate.labels, kept, to_judge_by=True)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
         fit.plan = plan_input(fit.config, source, place)
@@ -188,15 +193,6 @@ def _fits(config: Comparison) -> list[_Fit]:
             _Fit(CHANCE, chance.model_copy(update={"stability": None, "redundancy": None}), given)
         )
     return fits
-
-
-def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
-    """Refuse what cannot work before anything is written."""
-    for fit in fits:
-        check_config(fit.config, source)
-    kept = None if config.input.missing == "drop_rows" else source.n_samples
-    if config.evaluate is not None:
-        load_labels(config.evaluate.labels, kept, to_judge_by=True)
 
 
 def _run(
@@ -294,17 +290,10 @@ class _Judge:
         self._protocol, self.settings = None, {}
         if chosen is None or y is None:
             return
-        self._protocol = Protocol(
-            chosen.n_clusters or int(y.max()) + 1,
-            chosen.n_repetitions,
-            chosen.n_init,
-            chosen.init,
-            chosen.nearest_neighbor,
-            chosen.n_components,
-            config.random_state,
-        )
-        self.settings = {**chosen.model_dump(), "n_clusters": self._protocol.n_clusters}
-        self.settings["preprocess"] = blocks.transform.kind
+        given = {**chosen.model_dump(), "n_clusters": chosen.n_clusters or int(y.max()) + 1}
+        self.settings = {**given, "preprocess": blocks.transform.kind}
+        del given["labels"]
+        self._protocol = Protocol(**given, random_state=config.random_state)
         self._classes = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
 
     @property

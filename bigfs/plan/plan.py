@@ -253,21 +253,13 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
     cost = stage.cost
     if cost is None:
         return {"refusal": stage.refusal}
+    of_stage = ("predicted_peak_bytes", "tasks_at_once", "bytes_read", "refusal")
+    of_cost = ("task_bytes", "passes", "tasks", "graph_bytes", "requests", "scratch_bytes")
     return {
-        "predicted_peak_bytes": stage.predicted_peak_bytes,
-        "task_bytes": cost.task_bytes,
-        "tasks_at_once": stage.tasks_at_once,
+        **{name: getattr(stage, name) for name in of_stage},
+        **{name: getattr(cost, name) for name in (*of_cost, "stored_bytes", "at_most")},
         "largest": cost.largest.what,
-        "bytes_read": stage.bytes_read,
-        "passes": cost.passes,
-        "tasks": cost.tasks,
-        "graph_bytes": cost.graph_bytes,
-        "requests": cost.requests,
-        "scratch_bytes": cost.scratch_bytes,
-        "stored_bytes": cost.stored_bytes,
         "estimated_seconds": stage.seconds,
-        "at_most": cost.at_most,
-        "refusal": stage.refusal,
     }
 
 

@@ -19,7 +19,6 @@ from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.core.errors import InputError
 from bigfs.core.files import parse_json
 from bigfs.core.quiet import ignoring_warnings
-from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, content_of
@@ -103,7 +102,7 @@ def run_page(result: Result, mark: str = "") -> str:
         pair=_closest_pair(sample.correlation, [result.name_of(f) for f in order.tolist()]),
         map_says=f"{len(sample.points):,} rows by two {sample.axes}.{colors}",
         quality=_quality(result),
-        cost=_cost(result),
+        cost=result.stage_rows,
         command=f"bigfs run {result.path}/config.yaml --set run=ANOTHER",
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         configuration=write_yaml(used),
@@ -400,22 +399,6 @@ def _quality(result: Result) -> list[list[str]]:
             values = {label: _percent({"scores": figures}, name) for name, label in SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {title} features{spaces}", text])
-    return rows
-
-
-def _cost(result: Result) -> list[list[str]]:
-    rows = []
-    for name, record in result.stages.items():
-        predicted = record.get("predicted_peak_bytes")
-        rows.append(
-            [
-                name,
-                format_seconds(record["seconds"]),
-                format_bytes(record["measured_peak_bytes"]),
-                format_bytes(predicted) if predicted else "",
-                str(record["passes"]),
-            ]
-        )
     return rows
 
 

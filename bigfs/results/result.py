@@ -413,7 +413,14 @@ class Result:
             lines += ["", *number_lines(self.curves)]
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
-        lines += ["", *self._stage_lines(), "", *self._quality_lines(), *self.notes]
+        stages = [["stage", "time", "peak memory", "predicted", "passes over X"]]
+        lines += [
+            "",
+            *aligned([*stages, *self.stage_rows], "<<<<<", "  "),
+            "",
+            *self._quality_lines(),
+            *self.notes,
+        ]
         lines += self._certificate_lines()
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
@@ -465,14 +472,16 @@ class Result:
             f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of its start."
         ]
 
-    def _stage_lines(self) -> list[str]:
-        table = [["stage", "time", "peak memory", "predicted", "passes over X"]]
+    @property
+    def stage_rows(self) -> list[list[str]]:
+        """Name, time, peak memory, predicted memory and passes over X of each stage, as text."""
+        rows = []
         for name, record in self.stages.items():
             took, peak = format_seconds(record["seconds"]), record["measured_peak_bytes"]
             predicted = record.get("predicted_peak_bytes")
             sizes = [format_bytes(peak), format_bytes(predicted) if predicted else "-"]
-            table.append([name, took, *sizes, str(record["passes"])])
-        return aligned(table, "<<<<<", "  ")
+            rows.append([name, took, *sizes, str(record["passes"])])
+        return rows
 
 
 def _shortened(name: str) -> str:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 import click
 from rich.console import Console
@@ -140,7 +140,9 @@ def reporting(quiet: bool = False) -> Iterator[None]:
     """
     console = Console(stderr=True)
     live = console.is_terminal and not quiet and _format == "text"
-    handler = _ConsoleHandler(console) if live else _PlainHandler(_formatter())
+    plain = _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+    handler = _ConsoleHandler(console) if live else logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if _format == "json" else None if live else plain)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -211,20 +213,6 @@ class _ConsoleHandler(logging.Handler):
         self._console.print(
             printable(self.format(record)), style=style, markup=False, highlight=False
         )
-
-
-class _PlainHandler(logging.StreamHandler[TextIO]):
-    """Log lines for files and batch systems."""
-
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self.setFormatter(formatter)
-
-
-def _formatter() -> logging.Formatter:
-    if _format == "json":
-        return _JsonFormatter()
-    return _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -19,8 +19,9 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit, machine_bytes
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.plan import Place, Plan, make_plan
-from bigfs.runtime import connect, scheduler_address, worker_limits
+from bigfs.runtime.connection import connect, scheduler_address
 from bigfs.runtime.scope import worker_slots
+from bigfs.runtime.workers import worker_limits
 from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS

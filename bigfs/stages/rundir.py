@@ -22,10 +22,11 @@ from bigfs.core.memory import (
     warmed_bytes,
 )
 from bigfs.core.units import format_bytes
-from bigfs.runtime import check_workers, on_every_process
 from bigfs.runtime.execute import at_most_at_once
+from bigfs.runtime.preflight import check_workers
 from bigfs.runtime.progress import in_stage
 from bigfs.runtime.scope import active_client
+from bigfs.runtime.workers import on_every_process
 from bigfs.stages.engine import StageStore
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree, remove_tree

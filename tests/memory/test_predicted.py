@@ -12,7 +12,7 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
 from bigfs.core.units import GIB
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]

@@ -11,7 +11,7 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.units import MIB
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.clusters import SearchedRows
 from bigfs.selectors.sampled import LOADS

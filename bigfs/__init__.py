@@ -18,7 +18,7 @@ _HOMES = {
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
-    "RankSummary": "bigfs.pipeline.ranks",
+    "RankSummary": "bigfs.pipeline.table",
     "StabilitySelection": "bigfs.selectors.stability.estimator",
     "open_result": "bigfs.results.result",
     "plot": "bigfs.results.plots",

@@ -16,8 +16,15 @@ from bigfs.config.loading import validated
 from bigfs.config.sections import OPENING, InputConfig
 from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
 from bigfs.core.yamltext import read_yaml
-from bigfs.runtime.program import as_program, exit_code, interrupts, messages
-from bigfs.runtime.terminal import choose_format, say, show
+from bigfs.runtime.terminal import (
+    as_program,
+    choose_format,
+    exit_code,
+    interrupts,
+    messages,
+    say,
+    show,
+)
 from bigfs.selectors.configs import json_schema, load_comparison, load_config, write_schema
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
@@ -350,7 +357,7 @@ def compare(
     """
     configs = [load_comparison(pipeline, overrides) for pipeline in pipelines]
     from bigfs.pipeline import compare as compare_methods
-    from bigfs.pipeline.ranks import compare_all
+    from bigfs.pipeline.compare import compare_all
 
     with messages(quiet):
         tables: list[Any]

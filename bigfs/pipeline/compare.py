@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from bigfs.pipeline.data import (
     open_data,
     with_labels_of,
 )
-from bigfs.pipeline.table import ComparisonResult, Row, run_table
+from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison, paper_tables
@@ -158,6 +159,46 @@ def compare(
         return _run(directory, config, source, fits)
 
     return run_table(config, work, scheduler=scheduler, fresh=fresh)
+
+
+def compare_all(
+    configs: Sequence[Methods], folder: str | Location, **options: Any
+) -> tuple[list[ComparisonResult], RankSummary]:
+    """Run several comparisons, and write how their methods rank.
+
+    Parameters
+    ----------
+    configs : sequence of Comparison
+        Each with a run directory of its own.
+    folder : str, Path or ObjectPath
+        Gets the files of `RankSummary.write`.
+    **options
+        As of `bigfs.compare`.
+
+    Returns
+    -------
+    results : list of ComparisonResult
+    summary : RankSummary
+
+    Raises
+    ------
+    InputError
+        If a configuration is the table of a paper, or two have the same run directory.
+    """
+    runs = [config.run for config in configs]
+    twice = sorted({run for run in runs if runs.count(run) > 1})
+    if twice:
+        raise InputError(
+            f"Comparisons that are ranked need different 'run' directories; {twice[0]} is "
+            "given twice."
+        )
+    for config in configs:
+        if not isinstance(config, Comparison):
+            raise InputError(f"{config.run}: the table of a paper cannot be ranked.")
+    results = [compare(config, **options) for config in configs]
+    summary = RankSummary.of(results)
+    summary.write(folder)
+    return results, summary
 
 
 @dataclass

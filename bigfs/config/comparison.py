@@ -211,23 +211,12 @@ class Methods(Section):
         known = self.pipeline.methods.get(method)
         if known is not None and "batch_key" not in known.parameters.model_fields:
             source = {**source, "batch_key": None}
+        shared = ("run", "preprocess", "redundancy", "memory_limit", "random_state", "stability")
+        given = {name: getattr(self, name) for name in (*shared, "blocks") if hasattr(self, name)}
+        given |= {"input": source, "method": method, "n_features_to_select": n_features, **settings}
         try:
-            config = self.pipeline.model_validate(
-                {
-                    "run": self.run,
-                    "input": source,
-                    "preprocess": getattr(self, "preprocess", "none"),
-                    "redundancy": getattr(self, "redundancy", None),
-                    "method": method,
-                    "n_features_to_select": n_features,
-                    "memory_limit": self.memory_limit,
-                    "random_state": self.random_state,
-                    "curves": False,  # the table judges numbers of features
-                    "stability": getattr(self, "stability", None),
-                    **({"blocks": self.blocks.model_dump()} if hasattr(self, "blocks") else {}),
-                    **settings,
-                }
-            )
+            # The table judges numbers of features, without curves.
+            config = self.pipeline.model_validate({"preprocess": "none", "curves": False, **given})
             # The comparison judges by labels, each method does not.
             return config.model_copy(update={"evaluate": None})
         except ValidationError as error:

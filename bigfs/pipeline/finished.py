@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import BigfsError, InputError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.evaluate.stage import judged_blocks
-from bigfs.report.page import page_of_comparison, run_page
+from bigfs.report.page import comparison_page, run_page
 from bigfs.results.export import open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
@@ -59,8 +60,13 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     manifest = RunDirectory(folder).read().manifest
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
-        texts = {name: read_output(folder / name) for name in ("table.json", "curves.svg")}
-        page = page_of_comparison(texts, str(folder), report_mark(run_id))
+        text, figure = (read_output(folder / name) for name in ("table.json", "curves.svg"))
+        try:
+            page = comparison_page(parse_json(text), figure, str(folder), report_mark(run_id))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{folder}: table.json is damaged ({error}). Run the comparison again."
+            ) from None
     else:
         page = run_page(open_result(path), report_mark(run_id))
     if output is not None:

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.errors import InputError
-from bigfs.core.files import parse_json
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
@@ -408,13 +406,3 @@ def _data_name(result: Result) -> str:
 
 def _file_name(uri: str) -> str:
     return uri.rstrip("/").rpartition("/")[2]
-
-
-def page_of_comparison(texts: dict[str, str], folder: str, mark: str = "") -> str:
-    """Return the page of a comparison from the texts of its files."""
-    try:
-        return comparison_page(parse_json(texts["table.json"]), texts["curves.svg"], folder, mark)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder}: table.json is damaged ({error}). Run the comparison again."
-        ) from None

@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import BigfsError, InputError, StorageError
+from bigfs.core.errors import BigfsError, InputError
 from bigfs.core.files import parse_json
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.report.page import comparison_page, run_page
-from bigfs.results.export import open_run_data
+from bigfs.results.export import creating, open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
 from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
@@ -70,7 +70,10 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     else:
         page = run_page(open_result(path), report_mark(run_id))
     if output is not None:
-        return _write_new(Path(output), page)
+        new = check_new_file(Path(output))
+        with creating(new), unnamed_file(new) as file:
+            file.write(page.encode())
+        return new
     place = folder / REPORT
     if place.exists() and not is_own_report(place, run_id):
         raise InputError(f"{place} exists, and bigfs did not write it. Give another file with -o.")
@@ -92,18 +95,6 @@ def report_of_run(path: Location) -> list[str]:
         reason = str(error) if isinstance(error, BigfsError) else repr(error)
         logger.warning("the report was not written: %s", reason)
         return []
-
-
-def _write_new(place: Path, page: str) -> Path:
-    place = check_new_file(place)
-    try:
-        with unnamed_file(place) as file:
-            file.write(page.encode())
-    except FileExistsError:
-        raise InputError(f"{place} already exists. Give another name.") from None
-    except OSError as error:
-        raise StorageError(f"Cannot write {place}: {error.strerror}.") from error
-    return place
 
 
 def evaluate_result(

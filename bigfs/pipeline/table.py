@@ -24,7 +24,7 @@ from bigfs.evaluate.protocols import MANY_FEATURES
 from bigfs.evaluate.ranks import Ranks
 from bigfs.pipeline.run import run_in_directory
 from bigfs.report.curves import SCORES, Curve, draw_curves, draw_panels, draw_ranks
-from bigfs.results.features import mean_score, score_cell
+from bigfs.results.result import mean_score, score_cell
 from bigfs.solvers.agreement import Agreement
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.records import TABLE

@@ -20,9 +20,8 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, content_of
-from bigfs.results.features import mean_score
 from bigfs.results.plots import positions_of, read_axis
-from bigfs.results.result import Result
+from bigfs.results.result import Result, mean_score
 from bigfs.results.sample import Sample, selected_first
 from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import Curves

@@ -266,36 +266,25 @@ class Config(Selection, _RunSection):
         return self
 
     @model_validator(mode="after")
-    def _the_source_of_a_row_is_a_label(self) -> Config:
+    def _names_are_those_of_the_input(self) -> Config:
+        """Fill in the input's address where labels, a graph or batches are named within it."""
         name, section = self.methods[self.method].labels, self.parameters
         start = getattr(section, name, None)
         if isinstance(start, str) and start == SOURCE:
             named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
             object.__setattr__(self, self.method, named)
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_those_of_the_input(self) -> Config:
         link_labels(self)
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_compared_by_the_input(self) -> Config:
         if self.graph is not None and self.graph.representation.startswith(("obsm/", "obsp/")):
-            named = f"{self.input.uri}::{self.graph.representation}"
-            object.__setattr__(self.graph, "representation", named)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_are_those_of_the_input(self) -> Config:
-        if self.input.batch_key is None:
-            return self
-        if "batch_key" not in type(self.parameters).model_fields:
+            member = f"{self.input.uri}::{self.graph.representation}"
+            object.__setattr__(self.graph, "representation", member)
+        batches = self.input.batch_key
+        if batches is not None and "batch_key" not in type(section).model_fields:
             raise ValueError(
                 f"method '{self.method}' does not score batches apart and would ignore "
                 "input.batch_key; remove it"
             )
-        fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{self.input.batch_key}")
+        if batches is not None:
+            fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{batches}")
         return self
 
     @property

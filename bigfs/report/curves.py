@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +53,28 @@ def draw_curves(
     -------
     contents : list of bytes
     """
+    return drawn(lambda figure: draw_panels(figure, panels, title), kinds)
+
+
+def drawn(
+    draw: Callable[[Any], Any], kinds: Sequence[str], size: tuple[float, float] | None = None
+) -> list[bytes]:
+    """Return what ``draw(figure)`` draws as files of some kinds.
+
+    The same figure has the same bytes.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same figure has the same bytes.
+    contents = []
     with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
-        figure = Figure(layout="constrained")
-        draw_panels(figure, panels, title)
-        return [content_of(figure, kind) for kind in kinds]
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        for kind in kinds:
+            content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {}
+            figure.savefig(content, format=kind, dpi=130, metadata=metadata)
+            contents.append(content.getvalue())
+    return contents
 
 
 def draw_panels(
@@ -109,14 +123,6 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     )
 
 
-def content_of(figure: Any, kind: str) -> bytes:
-    """Return a figure as the bytes of a file; the same figure has the same bytes."""
-    content = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {}
-    figure.savefig(content, format=kind, dpi=130, metadata=metadata)
-    return content.getvalue()
-
-
 def draw_ranks(diagrams: Mapping[str, Any], kinds: Sequence[str]) -> list[bytes]:
     """Return a diagram for each score, one below the other, in every one of some formats.
 
@@ -126,16 +132,14 @@ def draw_ranks(diagrams: Mapping[str, Any], kinds: Sequence[str]) -> list[bytes]
         By the titles of the scores. Bars connect methods within the critical difference.
     kinds : sequence of str
     """
-    import matplotlib
-    from matplotlib.figure import Figure
+    heights = [1.2 + 0.13 * len(r.names) + 0.12 * len(r.groups()) for r in diagrams.values()]
 
-    with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
-        heights = [1.2 + 0.13 * len(r.names) + 0.12 * len(r.groups()) for r in diagrams.values()]
-        figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
+    def draw(figure: Any) -> None:
         rows = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, (title, ranks) in zip(rows, diagrams.items(), strict=True):
             _draw_line(axes, title, ranks)
-        return [content_of(figure, kind) for kind in kinds]
+
+    return drawn(draw, kinds, (7.5, sum(heights)))
 
 
 def _draw_line(axes: Any, title: str, ranks: Any) -> None:

@@ -19,7 +19,7 @@ from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
-from bigfs.report.curves import SCORES, content_of
+from bigfs.report.curves import SCORES, drawn
 from bigfs.results.plots import positions_of, read_axis
 from bigfs.results.result import Result, mean_score
 from bigfs.results.sample import Sample, selected_first
@@ -167,14 +167,9 @@ def _template(name: str) -> Any:
 
 def _drawn(draw: Callable[[Any], Any], label: str, height: float = 3.4) -> Drawn:
     """Draw a picture on a figure of its own; the same picture has the same bytes."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    missing = ignoring_warnings(message="Glyph .* missing from font")
-    with matplotlib.rc_context({"svg.hashsalt": "bigfs"}), missing:
-        figure = Figure(figsize=(6, height), layout="constrained")
-        draw(figure.add_subplot())
-        return Drawn(base64.b64encode(content_of(figure, "svg")).decode(), label)
+    with ignoring_warnings(message="Glyph .* missing from font"):
+        [svg] = drawn(lambda figure: draw(figure.add_subplot()), ["svg"], (6, height))
+    return Drawn(base64.b64encode(svg).decode(), label)
 
 
 def _best(table: dict[str, Any]) -> str:

@@ -137,26 +137,18 @@ def _heard(client: Any, progress: Work) -> Iterator[str]:
             client.unsubscribe_topic(topic)
 
 
-@dataclass(frozen=True)
 class _Sending:
     """A task that sends where it stands to the client, once a second at most."""
 
-    fn: Callable[..., Any]
-    topic: str
+    def __init__(self, fn: Callable[..., Any], topic: str) -> None:
+        self._fn, self._topic, self._sent = fn, topic, 0.0
 
     def __call__(self, *args: Any) -> Any:
-        with working_on(_Sender(self.topic)):
-            return self.fn(*args)
-
-
-class _Sender:
-    """Sender of the messages of `say_where` on a worker."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic, self._sent = topic, 0.0
+        with working_on(self):
+            return self._fn(*args)
 
     def advance(self, note: str) -> None:
-        """Send a note."""
+        """Send a note of `say_where`."""
         from distributed import get_worker
 
         now = time.monotonic()
@@ -248,11 +240,12 @@ def _run_inline(job: _Job) -> list[Any]:
 def _run_local(job: _Job) -> list[Any]:
     """Run on threads, processes or in this thread: one Dask graph of descriptors."""
     from dask.callbacks import Callback
+    from dask.core import quote  # keeps Dask from looking inside a descriptor for keys and tasks
 
     graph: dict[str, Any] = {}
     leaves = [f"task-{i}" for i in range(len(job.items))]
     for key, item in zip(leaves, job.items, strict=True):
-        graph[key] = (_call, job.fn, _quote(item), _quote(job.shared), _at_once.get())
+        graph[key] = (_call, job.fn, quote(item), quote(job.shared), _at_once.get())
     keys = leaves
     if job.combine is not None:
         counter = itertools.count()
@@ -273,13 +266,6 @@ def _run_local(job: _Job) -> list[Any]:
 
     with Callback(posttask=done):
         return list(dask_get()(graph, keys))
-
-
-def _quote(value: Any) -> Any:
-    """Keep Dask from looking inside a descriptor for keys and tasks."""
-    from dask.core import quote
-
-    return quote(value)
 
 
 def _window(client: Any) -> int:

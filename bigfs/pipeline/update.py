@@ -114,7 +114,10 @@ def _candidate(
         try:
             former = RunDirectory(place).read()
             if former.manifest["data"].get("key") == key:
-                return _same(former, config.update)
+                # With the base that it had, if it had one, its keys are those of tonight.
+                before = former.manifest.get(UPDATED)
+                base = before and _base_of(before, former, config.update)
+                return Updatable(base, before, former)
             examined = _examined(config, blocks, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
@@ -122,14 +125,6 @@ def _candidate(
         logger.info("full run: %s", examined)
         return Updatable()
     return examined
-
-
-def _same(former: RunDirectory, limits: UpdateConfig) -> Updatable:
-    """Return a run on the same data as tonight's; with the base that it had its keys are equal."""
-    record = former.manifest.get(UPDATED)
-    if record is None:
-        return Updatable(same=former)
-    return Updatable(_base_of(record, former, limits), record, former)
 
 
 def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:

@@ -91,13 +91,16 @@ class Plan:
         return max((stage.predicted_peak_bytes for stage in self.stages), default=0)
 
     @property
+    def _costs(self) -> list[StageCost]:
+        return [stage.cost for stage in self.stages if stage.cost is not None]
+
+    @property
     def scratch_bytes(self) -> int:
         """The most that the run directory takes: what is finished, and the scratch of a stage."""
         most = kept = 0
-        for stage in self.stages:
-            if stage.cost is not None:
-                most = max(most, kept + stage.cost.scratch_bytes)
-                kept += stage.cost.stored_bytes
+        for cost in self._costs:
+            most = max(most, kept + cost.scratch_bytes)
+            kept += cost.stored_bytes
         return most
 
     @property
@@ -127,19 +130,16 @@ class Plan:
 
     def line(self) -> str:
         """Return the plan in one line."""
-        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
+        bound = "at most " if any(cost.at_most for cost in self._costs) else ""
         top = max(self.stages, key=lambda stage: stage.seconds, default=None)
         longest = "" if top is None else f", {format_seconds(top.seconds)} of it for {top.name}"
         return (
             f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
-            f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
-            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory; processor time, "
+            f"in a worker, {bound}{format_bytes(self.bytes_read)} read, "
+            f"{_count(sum(cost.tasks for cost in self._costs))} tasks, "
+            f"{format_bytes(self.scratch_bytes)} in the run directory; processor time, "
             f"estimated: {bound}{format_seconds(self.seconds)}{longest}"
         )
-
-    def _reads(self) -> str:
-        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
-        return f"{bound}{format_bytes(self.bytes_read)}"
 
     def text(self) -> str:
         """Return the plan as a table with totals and the verdict."""
@@ -163,17 +163,15 @@ class Plan:
         return "\n".join([*lines, *self._verdict()])
 
     def _totals(self) -> tuple[str, ...]:
-        passes = sum(s.cost.passes for s in self.stages if s.cost)
-        requests = sum(s.cost.requests for s in self.stages if s.cost)
-        graph = max(s.cost.graph_bytes for s in self.stages if s.cost)
+        costs = self._costs
         return (
             "in all",
             format_bytes(self.predicted_peak_bytes),
             format_bytes(self.bytes_read),
-            f"{passes:,}",
-            _count(sum(_tasks(s) for s in self.stages)),
-            format_bytes(graph),
-            _count(requests),
+            f"{sum(cost.passes for cost in costs):,}",
+            _count(sum(cost.tasks for cost in costs)),
+            format_bytes(max(cost.graph_bytes for cost in costs)),
+            _count(sum(cost.requests for cost in costs)),
             format_bytes(self.scratch_bytes),
             format_seconds(self.seconds),
         )
@@ -222,10 +220,6 @@ class Plan:
             "scratch_bytes": self.scratch_bytes,
             "stages": {stage.name: _stage_dict(stage) for stage in self.stages},
         }
-
-
-def _tasks(stage: StagePlan) -> int:
-    return 0 if stage.cost is None else stage.cost.tasks
 
 
 def _count(number: int) -> str:

@@ -125,8 +125,9 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
             "passes": 1,
             "bytes_read": 0,
             **copied,
+            "version": stage.version,
+            "settings": stage.settings,
         }
-        record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record, checks_itself=True)
     return directory.stage_path("data"), key
 

@@ -331,7 +331,14 @@ def _verdict(
         all_empty = all(column.missing == n_empty for column in gaps)
         settings.append(f"input.missing={'drop_rows' if all_empty else 'mean'}")
     lines = [f"bigfs run would say: {refusal}"] if refusal else []
-    lines += _lines_on_gaps(len(gaps), n_rows, n_empty)
+    if gaps:
+        what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
+        lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
+    if n_empty:
+        lines.append(
+            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
+            "drop_rows leaves out every row that lacks one."
+        )
     if unlike:
         named = ", ".join(unlike[:_EXAMPLES]) + (", ..." if len(unlike) > _EXAMPLES else "")
         lines.append(f"Numbers with names unlike the others, which may be no features: {named}.")
@@ -346,20 +353,6 @@ def _verdict(
     if classes:
         named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
         lines.append(f"To compare the selection with known classes, add --set {named}.")
-    return lines
-
-
-def _lines_on_gaps(n_columns: int, n_rows: int, n_empty: int) -> list[str]:
-    """Return sentences on columns with missing values, and rows that have no value at all."""
-    lines = []
-    if n_columns:
-        what = "column of numbers has" if n_columns == 1 else "columns of numbers have"
-        lines.append(f"{n_columns:,} {what} missing values, which a run refuses.")
-    if n_empty:
-        lines.append(
-            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
-            "drop_rows leaves out every row that lacks one."
-        )
     return lines
 
 

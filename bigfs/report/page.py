@@ -59,6 +59,7 @@ def run_page(result: Result, mark: str = "") -> str:
     sample = plots.sample()
     order = selected_first(result.ranking, result.selected)
     heading = f"{len(result.selected)} of {result.n_features:,} features"
+    n_more = len(result.selected) - _CHIPS
     shape = settings.get("image_shape")
     axis = read_axis(settings.get("axis"), result.n_features)
     if axis is None and not shape:
@@ -86,7 +87,7 @@ def run_page(result: Result, mark: str = "") -> str:
         heading=heading,
         about=f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows",
         chips=_chips(result, order),
-        n_more=_more(len(result.selected) - _CHIPS),
+        n_more=f"{n_more:,}" if n_more > 0 else "",
         tiles=_tiles(result, sample),
         notes=result.notes,
         sure=[line[0].upper() + line[1:] for line in result.stability_lines],
@@ -221,10 +222,6 @@ def _chips(result: Result, order: np.ndarray) -> list[dict[str, Any]]:
         {"name": result.name_of(feature), "strength": f"{1 - 0.7 * i / len(shown):.2f}"}
         for i, feature in enumerate(shown)
     ]
-
-
-def _more(count: int) -> str:
-    return f"{count:,}" if count > 0 else ""
 
 
 def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,17 @@ def reporting_performance(file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    _check()
+    client = active_client()
+    if client is None:
+        raise InputError(
+            "The performance report is Dask's report of its workers, and this run has none. Set "
+            "cluster in the pipeline or give --scheduler, or leave --performance-report out."
+        )
+    if not client.run_on_scheduler(_has_bokeh):
+        raise InputError(
+            "The performance report needs bokeh where the scheduler runs: "
+            "pip install 'bigfs[performance]' there."
+        )
     from distributed import performance_report
 
     partial = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex[:8]}")
@@ -333,26 +344,8 @@ def _save(report: Any, partial: Path, file: Path) -> None:
         )
 
 
-def _check() -> None:
-    client = active_client()
-    if client is None:
-        raise InputError(
-            "The performance report is Dask's report of its workers, and this run has none. Set "
-            "cluster in the pipeline or give --scheduler, or leave --performance-report out."
-        )
-    if not client.run_on_scheduler(_has_bokeh):
-        raise InputError(
-            "The performance report needs bokeh where the scheduler runs: "
-            "pip install 'bigfs[performance]' there."
-        )
-
-
 def _has_bokeh() -> bool:
-    try:
-        import bokeh  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("bokeh") is not None
 
 
 _AWAY = ("Unable to contact", "timed out", "connect failure", "Connection refused")

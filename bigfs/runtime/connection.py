@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -345,7 +344,11 @@ def _save(report: Any, partial: Path, file: Path) -> None:
 
 
 def _has_bokeh() -> bool:
-    return find_spec("bokeh") is not None
+    try:
+        import bokeh  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 _AWAY = ("Unable to contact", "timed out", "connect failure", "Connection refused")

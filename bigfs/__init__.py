@@ -18,14 +18,14 @@ _HOMES = {
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
-    "RankSummary": "bigfs.pipeline.ranks",
+    "RankSummary": "bigfs.pipeline.table",
     "StabilitySelection": "bigfs.selectors.stability.estimator",
     "open_result": "bigfs.results.result",
     "plot": "bigfs.results.plots",
     "run": "bigfs.pipeline.run",
     "select": "bigfs.selectors.annotate",
     "spectral_embedding": "bigfs.spectral",
-    "to_grid": "bigfs.results.grid",
+    "to_grid": "bigfs.results.export",
 }
 
 

@@ -4,9 +4,9 @@ from bigfs import metrics as metrics
 from bigfs.graph import knn_graph as knn_graph
 from bigfs.graph.transformer import KNeighborsTransformer as KNeighborsTransformer
 from bigfs.pipeline.compare import compare as compare
-from bigfs.pipeline.ranks import RankSummary as RankSummary
 from bigfs.pipeline.run import run as run
-from bigfs.results.grid import to_grid as to_grid
+from bigfs.pipeline.table import RankSummary as RankSummary
+from bigfs.results.export import to_grid as to_grid
 from bigfs.results.plots import plot as plot
 from bigfs.results.result import open_result as open_result
 from bigfs.selectors.annotate import select as select

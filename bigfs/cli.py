@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
 from bigfs import __version__
-from bigfs.config.sections import OPENING
+from bigfs.config.loading import validated
+from bigfs.config.sections import OPENING, InputConfig
 from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
-from bigfs.runtime.options import read_input, settings_of_input
-from bigfs.runtime.program import as_program, exit_code, interrupts, messages
-from bigfs.runtime.terminal import choose_format, say, show
+from bigfs.core.yamltext import read_yaml
+from bigfs.runtime.terminal import (
+    as_program,
+    choose_format,
+    exit_code,
+    interrupts,
+    messages,
+    say,
+    show,
+)
 from bigfs.selectors.configs import json_schema, load_comparison, load_config, write_schema
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
@@ -39,23 +48,22 @@ _quick = click.option(
     "whole run takes less time, it is done instead.",
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
-_form = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
-_log_format = click.option(
+
+
+def _choice(*names: str, of: tuple[str, ...], text: str, **more: Any) -> Any:
+    """Return an option that takes one of some words; the first is its default."""
+    kind = click.Choice(of)
+    return click.option(*names, type=kind, default=of[0], show_default=True, help=text, **more)
+
+
+_form = _choice("--format", "form", of=("text", "json"), text="What to print.")
+_log_format = _choice(
     "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
+    of=("text", "json"),
+    text="Format of the log on stderr; json: one object per line.",
     expose_value=False,
     is_eager=True,
     callback=lambda context, option, value: choose_format(value),
-    help="Format of the log on stderr; json: one object per line.",
 )
 
 
@@ -63,6 +71,40 @@ def _count(name: str, default: int, text: str) -> Any:
     """Return an option that takes a number from 1 on."""
     at_least_one = click.IntRange(min=1)
     return click.option(name, type=at_least_one, default=default, show_default=True, help=text)
+
+
+# Settings that are texts even where they look like numbers.
+_TEXTS = ("variable", "layer", "index", "labels")
+
+
+def settings_of_input(*names: str) -> Callable[[Any], Any]:
+    """Add an option to a command for each of some settings of the input, as they are declared."""
+
+    def add(command: Any) -> Any:
+        for name in reversed(names):
+            field = InputConfig.model_fields[name]
+            choices = [str(value).lower() for value in get_args(field.annotation)]
+            is_choice = get_origin(field.annotation) is Literal
+            option = click.option(
+                f"--{name.replace('_', '-')}",
+                type=click.Choice(choices) if is_choice else str,
+                metavar=None if is_choice else "NAME" if name in _TEXTS else "VALUE",
+                help=(field.description or "").replace("null:", "Default:"),
+            )
+            command = option(command)
+        return command
+
+    return add
+
+
+def read_input(uri: str, settings: dict[str, str | None]) -> InputConfig:
+    """Return the settings of an input that options give; values are read as in --set."""
+    given = {
+        name: text if name in _TEXTS else read_yaml(text, f"--{name}")
+        for name, text in settings.items()
+        if text is not None
+    }
+    return validated(InputConfig, {"uri": uri, **given}, "the options", nested=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -102,15 +144,7 @@ def cli() -> None:
 )
 @_log_format
 @_quiet
-def run(
-    pipeline: str,
-    overrides: tuple[str, ...],
-    scheduler: str | None,
-    fresh: bool,
-    quick: bool,
-    performance_report: str | None,
-    quiet: bool,
-) -> int:
+def run(pipeline: str, overrides: tuple[str, ...], quick: bool, quiet: bool, **options: Any) -> int:
     """Run a pipeline from data to ranked features.
 
     If a run was stopped, the same command continues it at its last finished stage.
@@ -123,14 +157,12 @@ def run(
         bigfs run my.yaml --quick --set run=runs/quick
     """
     config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
-    from bigfs.pipeline.reports import report_of_run
+    from bigfs.pipeline.finished import report_of_run
     from bigfs.pipeline.run import run as run_pipeline
     from bigfs.pipeline.update import is_below
 
     with messages(quiet):
-        result = run_pipeline(
-            config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
-        )
+        result = run_pipeline(config, **options)
         lines = [result.summary()]
         if config.report is not None:
             lines += report_of_run(result.path)
@@ -256,17 +288,13 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
 )
 @_count("--n-repetitions", 20, "Runs of k-means to average.")
 @_count("--n-init", 1, "Starts of each run; the best by inertia counts.")
-@click.option(
+@_choice(
     "--init",
-    type=click.Choice(["k-means++", "random"]),
-    default="k-means++",
-    show_default=True,
-    help="First centers; random takes samples, as the papers do.",
+    of=("k-means++", "random"),
+    text="First centers; random takes samples, as the papers do.",
 )
 @_quiet
-def evaluate(
-    result: str, labels: str, n_repetitions: int, n_init: int, init: str, quiet: bool
-) -> None:
+def evaluate(result: str, quiet: bool, **options: Any) -> None:
     """Compare a selection with known labels.
 
     RESULT is a run directory. The selected features are set beside all and beside random ones by
@@ -278,12 +306,10 @@ def evaluate(
         bigfs evaluate runs/quickstart --labels sklearn:digits
         bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
     """
-    from bigfs.pipeline.evaluate import evaluate_result
+    from bigfs.pipeline.finished import evaluate_result
 
     with messages(quiet):
-        evaluation = evaluate_result(
-            result, labels=labels, n_repetitions=n_repetitions, n_init=n_init, init=init
-        )
+        evaluation = evaluate_result(result, **options)
     show(evaluation.summary())
 
 
@@ -292,13 +318,11 @@ def evaluate(
 @_overrides
 @_scheduler
 @_fresh
-@click.option(
+@_choice(
     "--format",
     "form",
-    type=click.Choice(["text", "csv", "json"]),
-    default="text",
-    show_default=True,
-    help="Format to print; the run directory has all of them.",
+    of=("text", "csv", "json"),
+    text="Format to print; the run directory has all of them.",
 )
 @click.option(
     "--ranks",
@@ -313,11 +337,10 @@ def evaluate(
 def compare(
     pipelines: tuple[str, ...],
     overrides: tuple[str, ...],
-    scheduler: str | None,
-    fresh: bool,
     form: str,
     folder: str,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Compare several methods on the same data, in one table and one figure.
 
@@ -334,14 +357,14 @@ def compare(
     """
     configs = [load_comparison(pipeline, overrides) for pipeline in pipelines]
     from bigfs.pipeline import compare as compare_methods
-    from bigfs.pipeline.ranks import compare_all
+    from bigfs.pipeline.compare import compare_all
 
     with messages(quiet):
         tables: list[Any]
         if len(configs) == 1:
-            tables = [compare_methods(configs[0], scheduler=scheduler, fresh=fresh)]
+            tables = [compare_methods(configs[0], **options)]
         else:
-            of_sets, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
+            of_sets, ranks = compare_all(configs, folder, **options)
             tables = [*(of_sets if form == "text" else []), ranks]
     show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables), kept=True)
 
@@ -359,7 +382,7 @@ def report(run: str, output: str | None) -> None:
         bigfs report runs/mcfs
         bigfs report runs/digits -o digits.html
     """
-    from bigfs.pipeline.reports import write_report
+    from bigfs.pipeline.finished import write_report
 
     show(f"{write_report(run, output)} is written.", kept=True)
 

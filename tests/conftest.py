@@ -87,7 +87,7 @@ def bare() -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """Address of the one cluster of all tests: two spawned workers of one thread."""
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     with local_cluster(2, 1, 3 * 2**29) as running:
         yield running.scheduler_address

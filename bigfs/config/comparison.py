@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -211,28 +211,17 @@ class Methods(Section):
         known = self.pipeline.methods.get(method)
         if known is not None and "batch_key" not in known.parameters.model_fields:
             source = {**source, "batch_key": None}
+        shared = ("run", "preprocess", "redundancy", "memory_limit", "random_state", "stability")
+        given = {name: getattr(self, name) for name in (*shared, "blocks") if hasattr(self, name)}
+        given |= {"input": source, "method": method, "n_features_to_select": n_features, **settings}
         try:
-            config = self.pipeline.model_validate(
-                {
-                    "run": self.run,
-                    "input": source,
-                    "preprocess": getattr(self, "preprocess", "none"),
-                    "redundancy": getattr(self, "redundancy", None),
-                    "method": method,
-                    "n_features_to_select": n_features,
-                    "memory_limit": self.memory_limit,
-                    "random_state": self.random_state,
-                    "curves": False,  # the table judges numbers of features
-                    "stability": getattr(self, "stability", None),
-                    **({"blocks": self.blocks.model_dump()} if hasattr(self, "blocks") else {}),
-                    **settings,
-                }
-            )
+            # The table judges numbers of features, without curves.
+            config = self.pipeline.model_validate({"preprocess": "none", "curves": False, **given})
             # The comparison judges by labels, each method does not.
             return config.model_copy(update={"evaluate": None})
         except ValidationError as error:
-            lines = [explain(self.pipeline, detail) for detail in error.errors(include_url=False)]
-            raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
+            problems = " ".join(explained(self.pipeline, error)).rstrip(".")
+            raise ValueError(f"methods, {name}: {problems}") from None
 
 
 class CompareConfig(Section):

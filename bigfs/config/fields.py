@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -65,31 +64,18 @@ MemoryLimit = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _CountOrAuto:
-    """Accepts a whole number within bounds, or ``auto``."""
-
-    least: int
-    most: int | None
-
-    def __call__(self, value: Any) -> int | str:
-        fits = type(value) is int and self.least <= value <= (self.most or value)
-        if value == "auto" or fits:
-            accepted: int | str = value
-            return accepted
-        bounds = f"of at least {self.least}"
-        if self.most is not None:
-            bounds = f"in [{self.least}, {self.most}]"
-        raise ValueError(f"must be a whole number {bounds}, or auto. Got {shown(value)}")
-
-
 def count_or_auto(least: int = 1, most: int | None = None) -> Any:
     """Return the type of a whole number within bounds, or ``auto``."""
-    integer: dict[str, Any] = {"type": "integer", "minimum": least}
-    if most is not None:
-        integer["maximum"] = most
+    bounds = f"of at least {least}" if most is None else f"in [{least}, {most}]"
+    integer = {"type": "integer", "minimum": least, **({} if most is None else {"maximum": most})}
+
+    def check(value: Any) -> Any:
+        if value == "auto" or (type(value) is int and least <= value <= (most or value)):
+            return value
+        raise ValueError(f"must be a whole number {bounds}, or auto. Got {shown(value)}")
+
     schema = WithJsonSchema({"anyOf": [{"const": "auto"}, integer]})
-    return Annotated[int | str, PlainValidator(_CountOrAuto(least, most)), schema]
+    return Annotated[int | str, PlainValidator(check), schema]
 
 
 CountOrAuto = count_or_auto()

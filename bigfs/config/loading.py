@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
 from bigfs.core.errors import ConfigError
 from bigfs.core.files import read_small
-from bigfs.core.text import shown
+from bigfs.core.text import aligned, shown
 from bigfs.core.yamltext import read_yaml, write_yaml
 
 _SHOWN = 100
@@ -122,7 +122,7 @@ def validated(
     try:
         return model.model_validate(settings)
     except ValidationError as error:
-        problems = [explain(model, detail, nested) for detail in error.errors(include_url=False)]
+        problems = explained(model, error, nested)
     if len(problems) == 1:
         raise ConfigError(f"{where}: {problems[0]}")
     lines = "\n".join(f"  {problem}" for problem in problems)
@@ -143,7 +143,6 @@ def template_names() -> list[str]:
 def described_templates() -> list[str]:
     """Return a line for each template: its name, and the first sentence of its comment."""
     names, folder = template_names(), _folder()
-    width = max(map(len, names))
     lines = []
     for name in names:
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
@@ -151,8 +150,8 @@ def described_templates() -> list[str]:
         comment = " ".join(line.removeprefix("#").strip() for line in lines_of_text[:4])
         # The dot of an initial ends no sentence.
         sentence = re.split(r"(?<=[a-z0-9)])[.?](?:\s|$)", comment, maxsplit=1)[0]
-        lines.append(f"{name:<{width}}  {sentence}")
-    return lines
+        lines.append([name, sentence])
+    return aligned(lines, "<<")
 
 
 def find_template(name: str | Path) -> Path | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from bigfs.core.text import quoted, shown
 
@@ -36,6 +36,11 @@ OTHER_NAMES = {
     "seed": "random_state",
 }
 _BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+
+
+def explained(root: type[BaseModel], error: ValidationError, nested: bool = True) -> list[str]:
+    """Return a line for each problem that a model has with some settings."""
+    return [explain(root, detail, nested) for detail in error.errors(include_url=False)]
 
 
 def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:

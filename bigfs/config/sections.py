@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -30,16 +31,94 @@ from bigfs.config.fields import (
     as_list,
     fill,
 )
-from bigfs.config.inputs import CsvConfig, Missing, RowsConfig, Uri
-from bigfs.config.messages import explain
+from bigfs.config.messages import explained
+from bigfs.core.checks import check_rows
 from bigfs.core.text import quoted
-from bigfs.core.uris import check_address, column_of
+from bigfs.core.uris import as_text, check_address, column_of
 
 # Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
 OPENING = (
     "variable", "layer", "feature_types", "header", "csv", "columns", "index", "labels",
     "features", "no_data", "transpose", "rows", "booleans", "dates", "categories",
 )  # fmt: skip
+
+
+def _as_uri(value: Any) -> Any:
+    """Return a list of sources as one text."""
+    is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
+    return as_text(value) if is_list and value else value
+
+
+Uri = Annotated[
+    str,
+    BeforeValidator(_as_uri),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+Missing = Annotated[
+    Literal["error", "mean", "zero", "drop_rows"],
+    Field(
+        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
+        "drop the row. Infinities always stop.",
+    ),
+]
+
+
+class MissingConfig(Section):
+    """Policy for missing values, where there is no input section."""
+
+    missing: Missing = "error"
+
+
+class CsvConfig(Section):
+    """Spelling of a text table; bigfs inspect proposes what a file needs."""
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
+        None,
+        description="Character between cells; a blank: one blank or more. null: a comma, in "
+        ".tsv and .tab a tab.",
+    )
+    decimal: Literal[".", ","] = Field(".", description="Character before decimals.")
+    comment: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
+        None, description="Character that begins a comment, to the end of the line."
+    )
+    na_values: Annotated[list[str | int | float], BeforeValidator(as_list)] | None = Field(
+        None, description="More cells that stand for a missing value, such as ? or -9999."
+    )
+    encoding: NonEmpty = Field("utf-8", description="Encoding of the texts, such as latin-1.")
+    skip_rows: Annotated[int, Field(ge=0)] = Field(0, description="Lines before the table.")
+
+
+class RowsConfig(Section):
+    """Rows of the input that are read."""
+
+    every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
+    column: NonEmpty | None = Field(
+        None,
+        description="Ids, known classes or a measure of quality: a column (or array) of the input, "
+        "or FILE::COLUMN. It is not a feature.",
+    )
+    keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are read."
+    )
+    drop: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are left out."
+    )
+    at_least: float | None = Field(None, description="Smallest value of the column that is read.")
+    at_most: float | None = Field(None, description="Largest value of the column that is read.")
+
+    @model_validator(mode="after")
+    def _conditions_go_with_a_column(self) -> RowsConfig:
+        check_rows(self.model_dump(exclude_none=True))
+        return self
 
 
 class InputConfig(Section):
@@ -308,8 +387,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
         try:
             return Auto.model_validate(value)
         except ValidationError as error:
-            lines = [explain(Auto, detail) for detail in error.errors(include_url=False)]
-            raise ValueError(" ".join(lines)) from None
+            raise ValueError(" ".join(explained(Auto, error))) from None
     if isinstance(value, float) and 0 < value < 1:
         raise ValueError(f"must be a whole number, or auto; a share is not taken. Got {value:g}")
     return number(value)
@@ -497,3 +575,60 @@ class ClusterConfig(Section):
                 )
             fill(self, "walltime", "04:00:00")
         return self
+
+
+class UpdateConfig(Section):
+    """Limits within which a finished run of the series is updated instead of done again."""
+
+    most_new: Share = Field(
+        0.1, description="Largest share of rows that are new; above it, all is done again."
+    )
+    most_since_full: Share = Field(
+        0.5, description="Largest share of rows that are new since all was done last."
+    )
+    most_in_a_row: PositiveInt = Field(
+        30, description="Most updates in a row; then all is done again."
+    )
+    least_recall: Fraction = Field(
+        0.9, description="Least recall of an updated graph; below it, it is built again."
+    )
+    most_residual: Fraction = Field(
+        2e-5,
+        description="Largest residual of an updated eigenvector; or spectral.tol, where that is "
+        "larger. Eigenvalues are off by about its square, divided by the gap to the next.",
+    )
+
+
+class ReportConfig(Section):
+    """The page that `bigfs run` writes at the end."""
+
+    image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="Rows and columns, where features are the pixels of an image."
+    )
+    axis: Annotated[str, AfterValidator(lambda file: str(Path(file).absolute()))] | None = Field(
+        None,
+        min_length=1,
+        description="A number for each feature, such as its wavelength: text, or an array or a "
+        "column, named as labels are (FILE.npy, scene.nc::wavelength).",
+    )
+
+
+class OutputConfig(Section):
+    """Outputs of a run beside its result."""
+
+    anndata: bool = Field(
+        False,
+        description="A copy of the AnnData that was read, in the folder annotated.zarr of the run, "
+        "with bigfs_rank, bigfs_score and bigfs_selected in its var.",
+    )
+    diff_below: Share | None = Field(
+        None,
+        description="With update: auto, exit code 6 if less than this share of the selection is "
+        "that of the former run of the series. null: never.",
+    )
+    metrics: str | None = Field(
+        None,
+        min_length=1,
+        description="File that gets rows, seconds, memory, recall and the share of the former "
+        "selection in the text format of Prometheus when a run ends. null: none.",
+    )

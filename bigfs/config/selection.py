@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
@@ -23,7 +23,6 @@ from bigfs.config.fields import (
     as_list,
     fill,
 )
-from bigfs.config.outputs import OutputConfig, ReportConfig, UpdateConfig
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -32,8 +31,11 @@ from bigfs.config.sections import (
     GraphConfig,
     InputConfig,
     NumberOfFeatures,
+    OutputConfig,
+    ReportConfig,
     SpectralConfig,
     StabilityConfig,
+    UpdateConfig,
     column_in,
     link_labels,
 )
@@ -51,38 +53,11 @@ SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": S
 _Model = TypeVar("_Model", bound="Selection")
 
 
-class Declared(Protocol):
-    """The part of a method's declaration that the configuration reads."""
-
-    @property
-    def name(self) -> str:
-        """The method's name in a pipeline; also that of its section."""
-
-    @property
-    def title(self) -> str:
-        """The method's name in prose."""
-
-    @property
-    def parameters(self) -> type[Section]:
-        """The section of the method's parameters."""
-
-    @property
-    def labels(self) -> str:
-        """Name of the parameter that may name labels of the rows."""
-
-    @property
-    def graph_defaults(self) -> Mapping[str, Any]:
-        """Defaults of the graph section that differ for this method."""
-
-    @property
-    def sections(self) -> Callable[[Any], tuple[str, ...]]:
-        """Names of the shared sections that a method with these parameters reads."""
-
-
 class Selection(Section):
     """The method, its settings, and the number of features to keep."""
 
-    methods: ClassVar[Mapping[str, Declared]] = {}
+    # By name: what `bigfs.selectors.method.Method` declares.
+    methods: ClassVar[Mapping[str, Any]] = {}
 
     preprocess: Preprocess = Field(
         "auto",
@@ -291,36 +266,25 @@ class Config(Selection, _RunSection):
         return self
 
     @model_validator(mode="after")
-    def _the_source_of_a_row_is_a_label(self) -> Config:
+    def _names_are_those_of_the_input(self) -> Config:
+        """Fill in the input's address where labels, a graph or batches are named within it."""
         name, section = self.methods[self.method].labels, self.parameters
         start = getattr(section, name, None)
         if isinstance(start, str) and start == SOURCE:
             named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
             object.__setattr__(self, self.method, named)
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_those_of_the_input(self) -> Config:
         link_labels(self)
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_compared_by_the_input(self) -> Config:
         if self.graph is not None and self.graph.representation.startswith(("obsm/", "obsp/")):
-            named = f"{self.input.uri}::{self.graph.representation}"
-            object.__setattr__(self.graph, "representation", named)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_are_those_of_the_input(self) -> Config:
-        if self.input.batch_key is None:
-            return self
-        if "batch_key" not in type(self.parameters).model_fields:
+            member = f"{self.input.uri}::{self.graph.representation}"
+            object.__setattr__(self.graph, "representation", member)
+        batches = self.input.batch_key
+        if batches is not None and "batch_key" not in type(section).model_fields:
             raise ValueError(
                 f"method '{self.method}' does not score batches apart and would ignore "
                 "input.batch_key; remove it"
             )
-        fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{self.input.batch_key}")
+        if batches is not None:
+            fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{batches}")
         return self
 
     @property
@@ -333,13 +297,13 @@ class Config(Selection, _RunSection):
         return {**self.input.opening, "labels": sorted(labels) or None}
 
 
-def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:
+def section_models(methods: Mapping[str, Any]) -> dict[str, type[Section]]:
     """Return the sections that not every method reads: those of methods and the shared ones."""
     own = {name: method.parameters for name, method in methods.items()}
     return {name: model for name, model in own.items() if model.model_fields} | SHARED_SECTIONS
 
 
-def with_methods(model: type[_Model], methods: Mapping[str, Declared]) -> type[_Model]:
+def with_methods(model: type[_Model], methods: Mapping[str, Any]) -> type[_Model]:
     """Return a model with the names of methods as its choices and a section for each of them."""
     fields: dict[str, Any] = {
         "method": (

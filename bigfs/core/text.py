@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # Behind every message that names a row of the data.
@@ -33,6 +35,47 @@ def spreadsheet_cell(text: str) -> str:
     except ValueError:
         return f"'{text}"
     return text
+
+
+def csv_text(columns: Mapping[str, Any]) -> str:
+    """Return columns as the text of a .csv file; a cell is empty where there is no value."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    lists = [c.tolist() if hasattr(c, "tolist") else c for c in columns.values()]
+    table.writerows(map(_csv_cell, row) for row in zip(*lists, strict=True))
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else spreadsheet_cell(str(value))
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str = "", indent: str = "") -> list[str]:
+    """Return the lines of a table whose columns are as wide as their widest cell.
+
+    Parameters
+    ----------
+    rows : sequence of sequence of str
+        Cells; all rows have the same number of them.
+    sides : str, default=""
+        For each of the first columns ``<`` if cells are on the left; all others are on the right.
+    indent : str, default=""
+        Beginning of each line.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if side == "<" else cell.rjust(width)
+            for cell, width, side in zip(row, widths, sides.ljust(len(widths)), strict=True)
+        ]
+        lines.append(indent + "  ".join(cells).rstrip())
+    return lines
 
 
 def quoted(names: Iterable[str]) -> str:

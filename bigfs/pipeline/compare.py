@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from bigfs.pipeline.data import (
     open_data,
     with_labels_of,
 )
-from bigfs.pipeline.table import ComparisonResult, Row, run_table
+from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison, paper_tables
@@ -143,7 +144,12 @@ def compare(
     config = with_labels_of(config, data, source)
     for fit in fits:
         fit.config = resolved(with_labels_of(fit.config, data, source), source, data)
-    _check_fits(fits, config, source)
+    # What cannot work is refused before anything is written.
+    for fit in fits:
+        check_config(fit.config, source)
+    kept = None if config.input.missing == "drop_rows" else source.n_samples
+    if config.evaluate is not None:
+        load_labels(config.evaluate.labels, kept, to_judge_by=True)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
         fit.plan = plan_input(fit.config, source, place)
@@ -153,6 +159,46 @@ def compare(
         return _run(directory, config, source, fits)
 
     return run_table(config, work, scheduler=scheduler, fresh=fresh)
+
+
+def compare_all(
+    configs: Sequence[Methods], folder: str | Location, **options: Any
+) -> tuple[list[ComparisonResult], RankSummary]:
+    """Run several comparisons, and write how their methods rank.
+
+    Parameters
+    ----------
+    configs : sequence of Comparison
+        Each with a run directory of its own.
+    folder : str, Path or ObjectPath
+        Gets the files of `RankSummary.write`.
+    **options
+        As of `bigfs.compare`.
+
+    Returns
+    -------
+    results : list of ComparisonResult
+    summary : RankSummary
+
+    Raises
+    ------
+    InputError
+        If a configuration is the table of a paper, or two have the same run directory.
+    """
+    runs = [config.run for config in configs]
+    twice = sorted({run for run in runs if runs.count(run) > 1})
+    if twice:
+        raise InputError(
+            f"Comparisons that are ranked need different 'run' directories; {twice[0]} is "
+            "given twice."
+        )
+    for config in configs:
+        if not isinstance(config, Comparison):
+            raise InputError(f"{config.run}: the table of a paper cannot be ranked.")
+    results = [compare(config, **options) for config in configs]
+    summary = RankSummary.of(results)
+    summary.write(folder)
+    return results, summary
 
 
 @dataclass
@@ -188,15 +234,6 @@ def _fits(config: Comparison) -> list[_Fit]:
             _Fit(CHANCE, chance.model_copy(update={"stability": None, "redundancy": None}), given)
         )
     return fits
-
-
-def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
-    """Refuse what cannot work before anything is written."""
-    for fit in fits:
-        check_config(fit.config, source)
-    kept = None if config.input.missing == "drop_rows" else source.n_samples
-    if config.evaluate is not None:
-        load_labels(config.evaluate.labels, kept, to_judge_by=True)
 
 
 def _run(
@@ -294,17 +331,10 @@ class _Judge:
         self._protocol, self.settings = None, {}
         if chosen is None or y is None:
             return
-        self._protocol = Protocol(
-            chosen.n_clusters or int(y.max()) + 1,
-            chosen.n_repetitions,
-            chosen.n_init,
-            chosen.init,
-            chosen.nearest_neighbor,
-            chosen.n_components,
-            config.random_state,
-        )
-        self.settings = {**chosen.model_dump(), "n_clusters": self._protocol.n_clusters}
-        self.settings["preprocess"] = blocks.transform.kind
+        given = {**chosen.model_dump(), "n_clusters": chosen.n_clusters or int(y.max()) + 1}
+        self.settings = {**given, "preprocess": blocks.transform.kind}
+        del given["labels"]
+        self._protocol = Protocol(**given, random_state=config.random_state)
         self._classes = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import aligned
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.results.result import Result, open_result
 from bigfs.solvers.agreement import agreement_of_pairs
@@ -164,35 +165,32 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     """
     a, b = open_result(first), open_result(second)
     names, columns = _matched(a, b)
-    ranks = [_ranks(result, where) for result, where in zip((a, b), columns, strict=True)]
-    chosen = []
-    for result, where in zip((a, b), columns, strict=True):
-        kept = set(result.selected.tolist())
-        chosen.append({name for name, at in zip(names, where, strict=True) if at in kept})
-    known = {name: Moved(name, *pair) for name, *pair in zip(names, *ranks, strict=True)}
+    sides = list(zip((a, b), columns, strict=True))
+    ranks = np.array([_ranks(result, where) for result, where in sides])
+    masks = np.array([np.isin(where, result.selected) for result, where in sides])
+    pairs = ([rank or None for rank in pair] for pair in ranks.T.tolist())
+    known = [Moved(name, *pair) for name, pair in zip(names, pairs, strict=True)]
     came, went, both = (
-        [known[name] for name in names if name in part]
-        for part in (chosen[1] - chosen[0], chosen[0] - chosen[1], chosen[0] & chosen[1])
+        [known[i] for i in np.flatnonzero(part)]
+        for part in (masks[1] & ~masks[0], masks[0] & ~masks[1], masks[0] & masks[1])
     )
     came.sort(key=lambda feature: feature.second_rank or 0)
     went.sort(key=lambda feature: feature.first_rank or 0)
     moved = [feature for feature in both if feature.first_rank != feature.second_rank]
     moved.sort(key=lambda feature: -abs((feature.first_rank or 0) - (feature.second_rank or 0)))
-    indices = [[i for i, name in enumerate(names) if name in part] for part in chosen]
-    masks = np.array([[name in part for name in names] for part in chosen])
     about_a, about_b = _about(a), _about(b)
     return Difference(
         str(first),
         str(second),
         (len(a.selected), len(b.selected)),
         len(names),
-        selection_overlap(indices[0], indices[1], len(names)),
+        selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
         float(agreement_of_pairs(masks)[0]),
         [*_expected(first, a), *_expected(second, b)],
         came,
         went,
         moved,
-        _rank_correlation(*ranks),
+        _rank_correlation(ranks[:, (ranks > 0).all(axis=0)]),
         *(_changed(x, y) for x, y in zip(about_a, about_b, strict=True)),
     )
 
@@ -206,12 +204,12 @@ def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
         yield Expected(str(run), sure.sample_size, mean.value, mean.low, mean.high, limit)
 
 
-def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int | None]]]:
-    """Return the names of all features, and the column of each in both runs."""
+def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int]]]:
+    """Return the names of all features, and the column of each in both runs, -1 without one."""
     if a.feature_names and b.feature_names:
         names = list(dict.fromkeys([*a.feature_names, *b.feature_names]))
         places = [{n: i for i, n in enumerate(r.feature_names or [])} for r in (a, b)]
-        return names, [[place.get(name) for name in names] for place in places]
+        return names, [[place.get(name, -1) for name in names] for place in places]
     if a.n_features != b.n_features:
         raise InputError(
             f"{a.path} has {a.n_features} features and {b.path} {b.n_features}, and no names by "
@@ -221,19 +219,19 @@ def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int | None]]]:
     return names, [list(range(a.n_features))] * 2
 
 
-def _ranks(result: Result, columns: list[int | None]) -> list[int | None]:
-    """Return the rank of each column, from 1."""
-    rank = np.empty(result.n_features, dtype=np.int64)
+def _ranks(result: Result, columns: list[int]) -> np.ndarray:
+    """Return the rank of each column, from 1; 0 of a column that the run does not have."""
+    rank = np.zeros(result.n_features + 1, dtype=np.int64)  # the last is that of column -1
     rank[result.ranking] = np.arange(1, result.n_features + 1)
-    return [None if column is None else int(rank[column]) for column in columns]
+    return rank[columns]
 
 
-def _rank_correlation(first: list[int | None], second: list[int | None]) -> float | None:
-    pairs = [(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None]
-    if len(pairs) < 2:
+def _rank_correlation(ranks: np.ndarray) -> float | None:
+    """Return the correlation of the ranks in two runs, shape (2, n_features)."""
+    if ranks.shape[1] < 2:
         return None
-    x, y = (np.argsort(np.argsort(np.array(side))) for side in zip(*pairs, strict=True))
-    return float(np.corrcoef(x, y)[0, 1])
+    first, second = ranks.argsort(axis=1).argsort(axis=1)
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -261,11 +259,11 @@ def _changed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[A
 
 
 def _feature_lines(title: str, features: list[Moved]) -> list[str]:
-    lines = [f"{title}: {len(features)}"]
-    width = max((len(feature.name) for feature in features[:_SHOWN]), default=0)
-    for feature in features[:_SHOWN]:
-        ranks = [str(rank or "none") for rank in (feature.first_rank, feature.second_rank)]
-        lines.append(f"  {feature.name:<{width}}  rank {ranks[0]} -> {ranks[1]}")
+    table = [
+        [feature.name, f"rank {feature.first_rank or 'none'} -> {feature.second_rank or 'none'}"]
+        for feature in features[:_SHOWN]
+    ]
+    lines = [f"{title}: {len(features)}", *aligned(table, "<<", "  ")]
     if len(features) > _SHOWN:
         lines.append(f"  ... and {len(features) - _SHOWN} more")
     return lines

@@ -1,9 +1,14 @@
-"""Describe a path: a run, a comparison, a store, or data and whether a run would take them."""
+"""Describe a path: a run, a comparison, a store, or data and whether a run would take them.
+
+Each command that is proposed is tried first, up to the plan.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.pipeline.proposal import annotated_lines, proposal
+from bigfs.core.text import aligned
+from bigfs.plan.planning import check_config
 from bigfs.results.result import open_result
+from bigfs.selectors.configs import load_config
+from bigfs.selectors.scoring import resolved
 from bigfs.store.columns import different_units, suspicious_columns, unlike_others
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats import Format, format_named, format_of
+from bigfs.store.formats.annotated import OBS_NAMES, contents
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
@@ -40,7 +49,6 @@ _SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
 # A text with at most this share of different values is a category, one with all different an id.
 _FEW = 0.2
 _FEWEST_ROWS, _MOST_IDS = 20, 3
-# Names of one form, numbers aside: how many there are, and of how many columns of numbers.
 
 
 def inspect(
@@ -282,14 +290,7 @@ def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
         share = f"{column.missing / max(1, n_rows):.1%}" if column.missing else "-"
         name = column.name if len(column.name) <= 40 else f"{column.name[:37]}..."
         cells.append((name, column.kind, share, f"{column.distinct:,}", column.shown))
-    widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    lines = [f"the first {n_rows:,} rows:"]
-    for row in cells:
-        padded = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row[:4], widths, strict=True))
-        ]
-        lines.append("  " + "  ".join([*padded, row[4]]).rstrip())
+    lines = [f"the first {n_rows:,} rows:", *aligned(cells, "<<  <", "  ")]
     if len(columns) > len(shown):
         lines.append(f"  and {len(columns) - len(shown):,} more columns of numbers")
     return lines
@@ -330,7 +331,14 @@ def _verdict(
         all_empty = all(column.missing == n_empty for column in gaps)
         settings.append(f"input.missing={'drop_rows' if all_empty else 'mean'}")
     lines = [f"bigfs run would say: {refusal}"] if refusal else []
-    lines += _lines_on_gaps(len(gaps), n_rows, n_empty)
+    if gaps:
+        what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
+        lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
+    if n_empty:
+        lines.append(
+            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
+            "drop_rows leaves out every row that lacks one."
+        )
     if unlike:
         named = ", ".join(unlike[:_EXAMPLES]) + (", ..." if len(unlike) > _EXAMPLES else "")
         lines.append(f"Numbers with names unlike the others, which may be no features: {named}.")
@@ -345,20 +353,6 @@ def _verdict(
     if classes:
         named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
         lines.append(f"To compare the selection with known classes, add --set {named}.")
-    return lines
-
-
-def _lines_on_gaps(n_columns: int, n_rows: int, n_empty: int) -> list[str]:
-    """Return sentences on columns with missing values, and rows that have no value at all."""
-    lines = []
-    if n_columns:
-        what = "column of numbers has" if n_columns == 1 else "columns of numbers have"
-        lines.append(f"{n_columns:,} {what} missing values, which a run refuses.")
-    if n_empty:
-        lines.append(
-            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
-            "drop_rows leaves out every row that lacks one."
-        )
     return lines
 
 
@@ -413,3 +407,80 @@ def _values(source: Source) -> list[str]:
     if isinstance(source, RandomAccessSource) and not n_nan and not n_inf:
         lines += suspicious_columns(source)
     return lines
+
+
+# As many genes as the field's first step keeps.
+_GENES = 2000
+_HEAD_ROWS, _SHOWN = 1000, 20
+
+
+def proposal(
+    path: str | Location, settings: Sequence[str], method: str = "mcfs"
+) -> tuple[str, str]:
+    """Return the command of a run with some settings, and why it would be refused, if it would.
+
+    The input is opened, its first rows are read, and the settings are checked against it. Fewer
+    features are asked for where the template would keep more than there are.
+    """
+    given = [f"input.uri={path}", *settings]
+    refusal = ""
+    try:
+        config = load_config(method, given)
+        source = open_matrix(config.input.uri, **config.opening)
+        next(source.iter_blocks(_HEAD_ROWS), None)
+        if config.n_features_to_select >= source.n_features:
+            given.append(f"n_features_to_select={max(1, source.n_features // 2)}")
+            config = load_config(method, given)
+        check_config(resolved(config, source), source)
+    except InputError as error:
+        refusal = str(error)
+    words = [word for setting in given for word in ("--set", setting)]
+    return shlex.join(["bigfs", "run", method, *words]), refusal
+
+
+def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, Any]) -> list[str]:
+    """Return what else an AnnData holds, and the command that fits it; nothing of other data."""
+    place = as_path(str(path))
+    if source.index != OBS_NAMES or place is None:
+        return []
+    members = contents(place)
+    lines = [
+        f"{group}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for group, names in members.items()
+        if names
+    ]
+    settings = [f"input.{name}={value}" for name, value in opening.items()]
+    layer = None if "layer" in opening else _layer_of_counts(path, source, members["layers"])
+    settings += [f"input.layer={layer}"] if layer else []
+    if layer is None:
+        method, what = "mcfs", "It would take"
+    else:
+        method, what = "highly_variable", "For counts"
+        settings.append(f"n_features_to_select={min(_GENES, max(1, source.n_features // 2))}")
+    classes = [name.partition(" (")[0] for name in members["obs"] if "categories" in name]
+    command, refusal = proposal(path, settings, method)
+    lines += ["", f"With {command} it would say: {refusal}" if refusal else f"{what}: {command}"]
+    if classes and "labels" not in opening:
+        named = " or ".join(f"input.labels={name}" for name in classes[:3])
+        lines.append(f"To compare the selection with known classes, add --set {named}.")
+    return lines
+
+
+def _layer_of_counts(path: str | Location, source: Source, layers: Sequence[str]) -> str | None:
+    """Return the layer that holds counts, "" for X itself, None if there are none."""
+    if _holds_counts(source):
+        return ""
+    for layer in layers:
+        with suppress(InputError):
+            if _holds_counts(open_matrix(path, layer=layer)):
+                return layer
+    return None
+
+
+def _holds_counts(source: Source) -> bool:
+    """Say whether the first rows are whole numbers from 0 on, mostly zeros."""
+    if isinstance(source, SparseSource):
+        return source.starts_quickly and source.holds_counts()
+    X = next(source.iter_blocks(_HEAD_ROWS), np.zeros((0, 1)))[:_HEAD_ROWS]
+    are_counts = bool((X >= 0).all()) and bool((X == np.floor(X)).all())
+    return are_counts and bool((X == 0).mean() > 0.5)

@@ -47,9 +47,21 @@ class Metrics:
     """
 
     def __init__(self, config: Config) -> None:
+        """Raise ConfigError if they would replace another file, or lie in the run directory."""
         self._config = config
         self.manifest: dict[str, Any] | None = None
-        _check_metrics(config)
+        if config.output.metrics is None:
+            return
+        check_apart(config.run, "output.metrics", config.output.metrics)
+        place = as_location(config.output.metrics)
+        try:
+            if isinstance(place, ObjectPath):
+                if place.exists() and not place.read_text().startswith(_FIRST.decode()):
+                    raise InputError(f"{place} already exists, and bigfs did not write it.")
+            elif place.absolute().parent.is_dir():  # else a warning, when they are written
+                check_new_file(place, _FIRST)
+        except (InputError, ValueError) as error:
+            raise ConfigError(f"output.metrics: {error}") from None
 
     def write(self, code: int = _RUNNING, result: Result | None = None) -> None:
         """Write the figures that are known, at once for whoever reads them."""
@@ -82,22 +94,6 @@ def writing_metrics(config: Config) -> Iterator[Metrics]:
         raise
 
 
-def _check_metrics(config: Config) -> None:
-    """Raise ConfigError if the metrics would replace another file, or lie in the run directory."""
-    if config.output.metrics is None:
-        return
-    check_apart(config.run, "output.metrics", config.output.metrics)
-    place = as_location(config.output.metrics)
-    try:
-        if isinstance(place, ObjectPath):
-            if place.exists() and not place.read_text().startswith(_FIRST.decode()):
-                raise InputError(f"{place} already exists, and bigfs did not write it.")
-        elif place.absolute().parent.is_dir():  # else a warning, when they are written
-            check_new_file(place, _FIRST)
-    except (InputError, ValueError) as error:
-        raise ConfigError(f"output.metrics: {error}") from None
-
-
 def metrics_of(
     config: Config, code: int, manifest: dict[str, Any] | None, result: Result | None
 ) -> str:
@@ -117,40 +113,34 @@ def metrics_of(
     series, manifest = name.translate(_ESCAPED), manifest or {"stages": {}}
     if code == EXIT_DONE and is_below(config, manifest):
         code = EXIT_DIFFERENT
-    lines, last = [], ""
-    for name, about, labels, value in _samples(code, manifest, result):
-        if name != last:
-            lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]
-        both = ",".join(f'{key}="{text}"' for key, text in {"run": series, **labels}.items())
-        lines.append(f"bigfs_{name}{{{both}}} {value!r}")
-        last = name
+    lines = []
+    for name, about, values in _samples(code, manifest, result):
+        lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]
+        for stage, value in values.items():
+            of_stage = f',stage="{stage}"' if stage else ""
+            lines.append(f'bigfs_{name}{{run="{series}"{of_stage}}} {value!r}')
     return "\n".join(lines) + "\n"
 
 
 def _samples(
     code: int, manifest: dict[str, Any], result: Result | None
-) -> Iterator[tuple[str, str, dict[str, str], float]]:
-    """Yield name, meaning, labels and value of each metric; those of a name follow each other."""
+) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield name, meaning and values of each metric, by stage or by no name."""
     stages = manifest["stages"]
-    yield "exit_code", "How the last run ended; -1 while it is running.", {}, code
+    yield "exit_code", "How the last run ended; -1 while it is running.", {"": code}
     if result is not None:
-        yield "rows", "Rows of the data.", {}, float(result.n_samples)
-        yield (
-            "new_rows",
-            "Rows since the run that was updated; 0 if none was.",
-            {},
-            float(manifest.get("updated_from", {}).get("new_rows", 0)),
-        )
+        new = float(manifest.get("updated_from", {}).get("new_rows", 0))
+        yield "rows", "Rows of the data.", {"": float(result.n_samples)}
+        yield "new_rows", "Rows since the run that was updated; 0 if none was.", {"": new}
     if stages:
         last = max(stage["committed"] for stage in stages.values())
-        yield "finished_seconds", "When the last stage was finished, since 1970.", {}, last
-    for name, stage in stages.items():
-        yield "stage_seconds", "Seconds that a stage took.", {"stage": name}, stage["seconds"]
-    for name, stage in stages.items():
-        peak = float(stage["measured_peak_bytes"])
-        yield "stage_peak_bytes", "Largest memory of a process.", {"stage": name}, peak
+        yield "finished_seconds", "When the last stage was finished, since 1970.", {"": last}
+        seconds = {name: stage["seconds"] for name, stage in stages.items()}
+        yield "stage_seconds", "Seconds that a stage took.", seconds
+        peaks = {name: float(stage["measured_peak_bytes"]) for name, stage in stages.items()}
+        yield "stage_peak_bytes", "Largest memory of a process.", peaks
     if result is not None and result.recall is not None:
-        yield "recall", "Share of the true neighbors in the graph.", {}, result.recall["value"]
+        yield "recall", "Share of the true neighbors in the graph.", {"": result.recall["value"]}
     if result is not None and "compared" in manifest:
         share = manifest["compared"]["share"]
-        yield "selection_kept", "Share of the selection that the former run had too.", {}, share
+        yield "selection_kept", "Share of the selection that the former run had too.", {"": share}

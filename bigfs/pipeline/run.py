@@ -33,19 +33,13 @@ from bigfs.plan.planning import (
     whole_if_cheaper,
 )
 from bigfs.results.annotate import check_output, output_stages
-from bigfs.results.axis import check_report
+from bigfs.results.plots import check_report
 from bigfs.results.result import Result, open_result
-from bigfs.runtime import (
-    connect,
-    package_versions,
-    preflight,
-    reporting_performance,
-    scheduler_address,
-)
+from bigfs.runtime.connection import REPORT_TITLE, connect, reporting_performance, scheduler_address
 from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
-from bigfs.runtime.performance import REPORT_TITLE
+from bigfs.runtime.preflight import package_versions, preflight
 from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.scoring import resolved, warn_of_data
@@ -122,18 +116,15 @@ def run(
     task_budget(config.memory_limit)
     check_outside(config)
     with writing_metrics(config) as metrics:
-        return _run(config, data, metrics, scheduler, fresh, performance_report)
+        return _run(
+            config, data, metrics, scheduler, fresh=fresh, performance_report=performance_report
+        )
 
 
 def _run(
-    config: Config,
-    data: Any,
-    metrics: Metrics,
-    scheduler: str | None,
-    fresh: bool,
-    performance_report: str | None,
+    config: Config, data: Any, metrics: Metrics, scheduler: str | None, **options: Any
 ) -> Result:
-    """Open the input, plan, and run the stages."""
+    """Open the input, plan, and run the stages; the options are those of `run_in_directory`."""
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(with_labels_of(config, data, source), source, data)
     place = place_of(config, scheduler)
@@ -175,14 +166,8 @@ def _run(
             remove_report(directory.path, directory.manifest["id"])  # of an earlier result
         return result
 
-    result = run_in_directory(
-        config,
-        partial(update_or_redo, work),
-        (FEATURES,),
-        scheduler=scheduler,
-        fresh=fresh,
-        performance_report=performance_report,
-    )
+    all_of_it = partial(update_or_redo, work)
+    result = run_in_directory(config, all_of_it, (FEATURES,), scheduler=scheduler, **options)
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     metrics.write(EXIT_DONE, result)

@@ -1,66 +1,50 @@
-"""The table of a comparison: rows as text, CSV and JSON, and curves over the features kept."""
+"""The tables of comparisons as text, CSV, JSON and figures.
+
+Of one comparison its rows, with curves over the features kept; of several the ranks of the methods.
+"""
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import json
-from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
 from bigfs.config.comparison import CHANCE
+from bigfs.core.errors import InputError
+from bigfs.core.text import aligned, csv_text
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.evaluate.protocols import MANY_FEATURES
+from bigfs.evaluate.ranks import Ranks
 from bigfs.pipeline.run import run_in_directory
-from bigfs.report.curves import Curve, draw_curves, draw_panels
+from bigfs.report.curves import SCORES, Curve, draw_curves, draw_panels, draw_ranks
+from bigfs.results.result import mean_score, score_cell
 from bigfs.solvers.agreement import Agreement
-from bigfs.store.location import Location
+from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.records import TABLE
 from bigfs.store.rundir import RunDirectory
 
 CSV, JSON, FIGURES = "table.csv", "table.json", ("curves.svg", "curves.png")
+_KINDS = ("svg", "png")  # of the figures
 TABLES = (TABLE, CSV, JSON, *FIGURES)
-# Score and title in the table.
-_COLUMNS = (
-    ("nmi", "NMI"),
-    ("acc", "ACC"),
-    ("rand", "Rand index"),
-    ("nearest_neighbor_error", "1-NN error"),
-    ("explained", "explained"),
-    ("redundancy", "redundancy"),
-)
-# What methods are held against chance by: score, title, and 1 where large is good.
-JUDGED = (
-    ("nmi", "NMI", 1),
-    ("acc", "ACC", 1),
-    ("nearest_neighbor_error", "1-NN error", -1),
-    ("explained", "variance explained", 1),
-)
+# What methods are held against chance by, and 1 where large is good.
+JUDGED = {"nmi": 1, "acc": 1, "nearest_neighbor_error": -1, "explained": 1}
 BETTER, WORSE, NEITHER = "better", "worse", "neither"
 
 
-class _Writable(Protocol):
-    """A table that can write itself."""
-
-    def write(self, directory: RunDirectory) -> None: ...
-
-
-_T = TypeVar("_T", bound=_Writable)
-
-
-def run_table(config: Any, work: Callable[[RunDirectory], _T], **options: Any) -> _T:
+def run_table(config: Any, work: Callable[[RunDirectory], Any], **options: Any) -> Any:
     """Do the work in the run directory of a configuration, and write the table that it returns.
 
     The options are those of `run_in_directory`.
     """
 
-    def written(directory: RunDirectory) -> _T:
+    def written(directory: RunDirectory) -> Any:
         table = work(directory)
         directory.remove_files(TABLES)
         table.write(directory)
@@ -102,7 +86,7 @@ class Row:
 
     def value(self, score: str) -> float | None:
         """Return the mean of a score, or the score where it is not repeated."""
-        return self.scores.get(f"{score}_mean", self.scores.get(score))
+        return mean_score(self.scores, score)
 
     def than(self, chance: Row) -> dict[str, str]:
         """Return for each score whether this is better than chance, worse, or neither.
@@ -110,7 +94,7 @@ class Row:
         Better is beyond the interval that 95 % of random selections fall into.
         """
         verdicts = {}
-        for score, _, sign in JUDGED:
+        for score, sign in JUDGED.items():
             value, low, high = self.value(score), f"{score}_low", f"{score}_high"
             if value is None or low not in chance.scores:
                 continue
@@ -154,28 +138,28 @@ class ComparisonResult:
 
     def text(self) -> str:
         """Return the table for a terminal, in percent."""
-        columns = self._columns()
-        width = max(len(row.name) for row in self.rows)
+        scores = [s for s in SCORES if any(row.value(s) is not None for row in self.rows)]
+        classes = f", {self.n_classes} classes" if self.n_classes else ""
+        titles = ["stability (95 %)"] if self._has_stability else []
+        titles = [*(SCORES[score] for score in scores), *titles]
+        table = [["method", "m", *titles, "seconds", self._chance_title()]]
+        for row in self.rows:
+            sure = [_sure(row)] if self._has_stability else []
+            took = f"{row.seconds:.1f}" if row.method else "-"
+            against = "  ".join(f"{verdict:<7}" for verdict in self.than_chance(row).values())
+            cells = [*(score_cell(row.scores, score) for score in scores), *sure, took, against]
+            table.append([row.name, str(row.n_features), *cells])
         lines = [
-            f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features"
-            + (f", {self.n_classes} classes" if self.n_classes else ""),
+            f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features{classes}",
             self._how_judged(),
             "",
-            f"{'method':<{width}}  {'m':>6}  "
-            + "  ".join(f"{title:<12}" for _, title in columns)
-            + ("  stability (95 %)    " if self._has_stability else "")
-            + "  seconds"
-            + self._chance_title(),
+            *aligned(table, f"<>{'<' * len(titles)}><"),
+            *self._chance_lines(),
+            *self._overlap_lines(),
+            "",
+            *self._shared_lines(),
         ]
-        for row in self.rows:
-            cells = "  ".join(f"{_cell(row, name):<12}" for name, _ in columns)
-            took = f"{row.seconds:>7.1f}" if row.method else f"{'-':>7}"
-            against = "  ".join(f"{verdict:<7}" for verdict in self.than_chance(row).values())
-            sure = f"  {_sure(row):<20}" if self._has_stability else ""
-            line = f"{row.name:<{width}}  {row.n_features:>6}  {cells}{sure}  {took}  {against}"
-            lines.append(line.rstrip())
-        lines += self._chance_lines()
-        return "\n".join([*lines, *self._overlap_lines(width), "", *self._shared_lines()])
+        return "\n".join(lines)
 
     def _how_judged(self) -> str:
         spec = self.evaluate
@@ -225,7 +209,7 @@ class ComparisonResult:
         if not self._chance:
             return ""
         known = next(iter(self._chance.values())).scores
-        return "  than chance: " + ", ".join(t for s, t, _ in JUDGED if f"{s}_low" in known)
+        return "than chance: " + ", ".join(SCORES[s] for s in JUDGED if f"{s}_low" in known)
 
     def _chance_lines(self) -> list[str]:
         """Return the interval of chance, 95 %, for each number of features."""
@@ -235,9 +219,9 @@ class ComparisonResult:
         lines = ["", f"chance: {n_draws} random selections; 95 % of such are within (percent)"]
         for m, row in sorted(self._chance.items()):
             cells = [
-                f"{title} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
+                f"{SCORES[score]} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
                 f"{min(100, 100 * row.scores[f'{score}_high']):.1f}"
-                for score, title, _ in JUDGED
+                for score in JUDGED
                 if f"{score}_low" in row.scores
             ]
             lines.append(f"{m:>6}  {', '.join(cells)}")
@@ -245,22 +229,17 @@ class ComparisonResult:
 
     def csv(self) -> str:
         """Return the table as CSV, values in [0, 1]."""
-        names = sorted({name for row in self.rows for name in row.scores})
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        judged = [score for score, _, _ in JUDGED] if self._chance else []
-        than = [f"{score}_than_chance" for score in judged]
-        sure = ["stability", "stability_low", "stability_high"] if self._has_stability else []
-        table.writerow(["name", "method", "n_features", *names, *sure, "seconds", *than])
-        for row in self.rows:
-            values = [repr(row.scores[n]) if n in row.scores else "" for n in names]
-            method = row.method or ""
-            words = [self.than_chance(row).get(score, "") for score in judged]
-            if sure:
-                stability = row.stability
-                values += ["", "", ""] if stability is None else map(repr, astuple(stability))
-            table.writerow([row.name, method, row.n_features, *values, row.seconds, *words])
-        return text.getvalue()
+        rows = self.rows
+        columns = {key: [getattr(r, key) for r in rows] for key in ("name", "method", "n_features")}
+        for name in sorted({name for row in rows for name in row.scores}):
+            columns[name] = [row.scores.get(name) for row in rows]
+        if self._has_stability:
+            for key, end in (("value", ""), ("low", "_low"), ("high", "_high")):
+                columns[f"stability{end}"] = [getattr(row.stability, key, None) for row in rows]
+        columns["seconds"] = [row.seconds for row in rows]
+        for score in JUDGED if self._chance else ():
+            columns[f"{score}_than_chance"] = [self.than_chance(row).get(score) for row in rows]
+        return csv_text(columns)
 
     def to_frame(self) -> Any:
         """Return the table as a pandas frame: the columns of ``table.csv``, values in [0, 1]."""
@@ -294,13 +273,7 @@ class ComparisonResult:
         """Return all that is known as JSON, values in [0, 1]."""
         rows = [
             {
-                "name": row.name,
-                "method": row.method,
-                "n_features": row.n_features,
-                "seconds": row.seconds,
-                "scores": row.scores,
-                "n_draws": row.n_draws,
-                "stability": None if row.stability is None else asdict(row.stability),
+                **asdict(row),
                 "than_chance": self.than_chance(row),
                 "selected": None if row.method is None else row.selected.tolist(),
             }
@@ -340,21 +313,13 @@ class ComparisonResult:
         directory.write_file(CSV, self.csv())
         directory.write_file(JSON, self.json())
         title = self.uri.rpartition("/")[2]
-        kinds = [name.rpartition(".")[2] for name in FIGURES]
-        for name, content in zip(FIGURES, draw_curves(self._panels(), title, kinds), strict=True):
+        for name, content in zip(FIGURES, draw_curves(self._panels(), title, _KINDS), strict=True):
             directory.write_file(name, content)
-
-    def _columns(self) -> list[tuple[str, str]]:
-        return [
-            column
-            for column in _COLUMNS
-            if any(row.value(column[0]) is not None for row in self.rows)
-        ]
 
     def _panels(self) -> list[tuple[str, list[Curve]]]:
         """Return the title of each panel of the figure and its curves, in percent."""
         panels = []
-        for score, title, _ in JUDGED:
+        for score in JUDGED:
             curves: list[Curve] = []
             for name in dict.fromkeys(row.name for row in self.rows):
                 rows = [row for row in self.rows if row.name == name]
@@ -373,40 +338,31 @@ class ComparisonResult:
                     )
                 )
             if curves:
-                panels.append((f"{title} (%)", curves))
+                panels.append((f"{SCORES[score]} (%)", curves))
         return panels
 
-    def _overlap_lines(self, width: int) -> list[str]:
+    def _overlap_lines(self) -> list[str]:
         """Return the overlap of each pair, a line for each pair and a column for each m."""
-        all_pairs = self.overlaps()
-        if not all_pairs:
+        by_pair: dict[tuple[str, str], dict[int, str]] = {}
+        for m, a, b, overlap in self.overlaps():
+            by_pair.setdefault((a, b), {})[m] = f"{100 * overlap.share:.1f}"
+        if not by_pair:
             return []
-        sizes = sorted({m for m, *_ in all_pairs})
-        pairs = dict.fromkeys((a, b) for _, a, b, _ in all_pairs)
-        by_pair = {(m, a, b): overlap for m, a, b, overlap in all_pairs}
-        chance = "  ".join(f"{100 * m / self.n_features:>6.1f}" for m in sizes)
-        lines = [
-            "",
-            "selections in common (percent)",
-            f"{'m':>{2 * width + 3}}  " + "  ".join(f"{m:>6}" for m in sizes),
-            f"{'by chance':>{2 * width + 3}}  {chance}",
+        sizes = sorted({m for shares in by_pair.values() for m in shares})
+        table = [
+            ["", "m", *map(str, sizes)],
+            ["", "by chance", *(f"{100 * m / self.n_features:.1f}" for m in sizes)],
         ]
-        for a, b in pairs:
-            cells = [by_pair.get((m, a, b)) for m in sizes]
-            shown = "  ".join(f"{100 * c.share:>6.1f}" if c else f"{'-':>6}" for c in cells)
-            lines.append(f"{a:>{width}} {b:>{width + 2}}  {shown}")
-        return lines
+        for pair, shares in by_pair.items():
+            table.append([*pair, *(shares.get(m, "-") for m in sizes)])
+        return ["", "selections in common (percent)", *aligned(table)]
 
     def _shared_lines(self) -> list[str]:
         """Return lines on the shared steps and on the largest peak."""
-        seconds: dict[str, tuple[int, float]] = {}
+        seconds: dict[str, list[float]] = {}
         for name, record in self.stages.items():
-            kind = name.partition("-")[0]
-            count, total = seconds.get(kind, (0, 0.0))
-            seconds[kind] = (count + 1, total + record["seconds"])
-        parts = [
-            f"{kind} {count} x, {format_seconds(total)}" for kind, (count, total) in seconds.items()
-        ]
+            seconds.setdefault(name.partition("-")[0], []).append(record["seconds"])
+        parts = [f"{kind} {len(s)} x, {format_seconds(sum(s))}" for kind, s in seconds.items()]
         peak = max(record["measured_peak_bytes"] for record in self.stages.values())
         return [
             f"Stages: {'; '.join(parts)}. Largest process: {format_bytes(peak)}.",
@@ -415,18 +371,128 @@ class ComparisonResult:
 
 
 def _sure(row: Row) -> str:
-    stability = row.stability
-    return (
-        "-"
-        if stability is None
-        else f"{stability.value:.2f} ({stability.low:.2f} to {stability.high:.2f})"
-    )
+    sure = row.stability
+    return "-" if sure is None else f"{sure.value:.2f} ({sure.low:.2f} to {sure.high:.2f})"
 
 
-def _cell(row: Row, score: str) -> str:
-    value = row.value(score)
-    if value is None:
-        return "-"
-    if f"{score}_std" in row.scores:
-        return f"{100 * value:5.1f} ± {100 * row.scores[f'{score}_std']:<4.1f}"
-    return f"{100 * value:5.1f}"
+@dataclass(frozen=True)
+class RankSummary:
+    """Ranks of methods over several data sets.
+
+    Attributes
+    ----------
+    sets : list of str
+    values : dict of str to ndarray of shape (n_sets, n_methods)
+        By score: the mean over the numbers of features, in [0, 1].
+    ranks : dict of str to Ranks
+        By score. Chance is ranked as a method; all features are not.
+    left_out : list of str
+        Methods that are not in every comparison.
+    """
+
+    sets: list[str]
+    values: dict[str, np.ndarray]
+    ranks: dict[str, Ranks]
+    left_out: list[str]
+
+    @classmethod
+    def of(cls, results: Sequence[ComparisonResult]) -> RankSummary:
+        """Return the summary of comparisons of the same methods.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than two comparisons, or fewer than two methods in all of them.
+        """
+        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in JUDGED}
+        for result in results:
+            for row in (row for row in result.rows if row.method is not None):
+                for score in JUDGED:
+                    value = row.value(score)
+                    if value is not None:
+                        of_set = tables[score].setdefault(str(result.path), {})
+                        of_set.setdefault(row.name, []).append(value)
+        means = {
+            score: {s: {m: float(np.mean(v)) for m, v in cells.items()} for s, cells in of.items()}
+            for score, of in tables.items()
+            if len(of) == len(results)
+        }
+        return cls.of_values(means)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> RankSummary:
+        """Return the summary of ``values[score][set][method]``."""
+        tables = list(values.values())
+        sets = list(tables[0]) if tables else []
+        known = [list(row) for table in tables for row in table.values()]
+        names = [m for m in dict.fromkeys(m for row in known for m in row)]
+        common = [name for name in names if all(name in row for row in known)]
+        if len(sets) < 2 or len(common) < 2:
+            raise InputError(
+                f"Ranks need at least two comparisons with two methods in common. Got {len(sets)} "
+                f"comparisons with {len(common)} in common."
+            )
+        matrices = {
+            score: np.array([[table[s][name] for name in common] for s in sets])
+            for score, table in values.items()
+        }
+        ranks = {
+            score: Ranks.of(common, matrix, larger_is_better=JUDGED[score] > 0)
+            for score, matrix in matrices.items()
+        }
+        return cls(sets, matrices, ranks, [name for name in names if name not in common])
+
+    def text(self) -> str:
+        """Return the mean ranks as a table, best first by the first score."""
+        by_score = list(self.ranks.values())
+        table = [["method", *(SCORES[score] for score in self.ranks)]]
+        for i in np.argsort(by_score[0].mean_ranks, kind="stable"):
+            table.append([by_score[0].names[i], *(f"{r.mean_ranks[i]:.2f}" for r in by_score)])
+        table += [
+            ["critical difference", *(f"{r.critical_difference:.2f}" for r in by_score)],
+            ["Friedman chi-square", *(f"{r.statistic:.2f}" for r in by_score)],
+            ["p", *(f"{r.p_value:.2g}" for r in by_score)],
+        ]
+        title = f"mean ranks over {len(self.sets)} comparisons (1 is the best)"
+        lines = [title, "", *aligned(table, "<"), ""]
+        for score, ranks in self.ranks.items():
+            groups = "; ".join(", ".join(group) for group in ranks.groups())
+            lines.append(f"{SCORES[score]}, not significantly different: {groups or 'none'}")
+        if self.left_out:
+            lines.append(f"Not in every comparison, so not ranked: {', '.join(self.left_out)}")
+        return "\n".join(lines)
+
+    def csv(self) -> str:
+        """Return mean ranks and values, a line for each method."""
+        columns: dict[str, Any] = {"method": next(iter(self.ranks.values())).names}
+        columns |= {f"{score}_mean_rank": r.mean_ranks for score, r in self.ranks.items()}
+        for score, matrix in self.values.items():
+            columns |= {f"{score} {s}": row for s, row in zip(self.sets, matrix, strict=True)}
+        return csv_text(columns)
+
+    def json(self) -> str:
+        """Return all that is known as JSON."""
+        about: dict[str, Any] = {"sets": self.sets, "left_out": self.left_out}
+        for score, ranks in self.ranks.items():
+            about[score] = {
+                **asdict(ranks),
+                "mean_ranks": ranks.mean_ranks.tolist(),
+                "groups": ranks.groups(),
+                "values": self.values[score].tolist(),
+            }
+        return json.dumps(about, indent=2) + "\n"
+
+    def write(self, folder: str | Location) -> None:
+        """Write ``ranks.txt``, ``.csv``, ``.json``, ``.svg`` and ``.png`` into a folder."""
+        place = as_location(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        diagrams = {SCORES[score]: ranks for score, ranks in self.ranks.items()}
+        contents = {
+            "txt": self.text().encode() + b"\n",
+            "csv": self.csv().encode(),
+            "json": self.json().encode(),
+            **dict(zip(_KINDS, draw_ranks(diagrams, _KINDS), strict=True)),
+        }
+        for ending, content in contents.items():
+            with replaced_file(place / f"ranks.{ending}") as file:
+                file.write(content)

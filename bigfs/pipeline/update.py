@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.config import Config
-from bigfs.config.outputs import UpdateConfig
+from bigfs.config.sections import UpdateConfig
 from bigfs.core.errors import EXIT_DIFFERENT, BigfsError, CorruptStoreError
+from bigfs.pipeline.data import COPIED_FROM, former_run
 from bigfs.pipeline.diff import diff_runs
-from bigfs.pipeline.grown import COPIED_FROM, former_run
 from bigfs.stages.stage import Base, Stage
 from bigfs.store.grown import key_of_rows
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import as_location
 from bigfs.store.retention import UPDATED
 from bigfs.store.rundir import RunDirectory
 
@@ -114,7 +114,10 @@ def _candidate(
         try:
             former = RunDirectory(place).read()
             if former.manifest["data"].get("key") == key:
-                return _same(former, config.update)
+                # With the base that it had, if it had one, its keys are those of tonight.
+                before = former.manifest.get(UPDATED)
+                base = before and _base_of(before, former, config.update)
+                return Updatable(base, before, former)
             examined = _examined(config, blocks, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
@@ -122,14 +125,6 @@ def _candidate(
         logger.info("full run: %s", examined)
         return Updatable()
     return examined
-
-
-def _same(former: RunDirectory, limits: UpdateConfig) -> Updatable:
-    """Return a run on the same data as tonight's; with the base that it had its keys are equal."""
-    record = former.manifest.get(UPDATED)
-    if record is None:
-        return Updatable(same=former)
-    return Updatable(_base_of(record, former, limits), record, former)
 
 
 def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:
@@ -238,21 +233,20 @@ def _examined(
     n_full, in_a_row = int(before.get("rows_of_full", n_old)), int(before.get("in_a_row", 0)) + 1
     if why := _beyond(limits, name, (n_old, n_full, n), in_a_row):
         return why
-    usable = _usable(former, stages)
-    if isinstance(usable, str):
-        return usable
-    seconds = {stage: manifest["stages"][stage]["seconds"] for stage in usable}
+    keys = _usable(former, stages)
+    if isinstance(keys, str):
+        return keys
+    seconds = {stage: manifest["stages"][stage]["seconds"] for stage in keys}
     record = {
         "run": name,
         "rows": n_old,
         "new_rows": n - n_old,
-        "keys": {stage: key for stage, (key, _) in usable.items()},
+        "keys": keys,
         "rows_of_full": n_full,
         "in_a_row": in_a_row,
         "seconds_of_full": before.get("seconds_of_full", seconds),
     }
-    least = limits.least_recall, limits.most_residual
-    return Updatable(Base(name, n_old, usable, former.check_unchanged, *least), record)
+    return Updatable(_base_of(record, former, limits), record)
 
 
 def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_row: int) -> str:
@@ -269,9 +263,9 @@ def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_ro
     return ""
 
 
-def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, tuple[str, Location]] | str:
-    """Return key and place of each stage of a former run that can be updated, or why none is."""
-    usable: dict[str, tuple[str, Location]] = {}
+def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, str] | str:
+    """Return the key of each stage of a former run that can be updated, or why none is."""
+    keys: dict[str, str] = {}
     why = "no stage of the method is updated"
     for stage in stages:
         record = former.manifest["stages"].get(stage.name)
@@ -284,5 +278,5 @@ def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, tuple[st
             why = f"stage {stage.name} of {former.path.name} had other settings"
             break
         former.check_unchanged(stage.name)
-        usable[stage.name] = record["key"], former.stage_path(stage.name)
-    return usable or why
+        keys[stage.name] = record["key"]
+    return keys or why

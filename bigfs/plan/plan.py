@@ -21,6 +21,7 @@ from bigfs.core.memory import (
     baseline_bytes,
     task_budget,
 )
+from bigfs.core.text import aligned
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.stages.stage import Stage, StageStrategy
 
@@ -90,13 +91,16 @@ class Plan:
         return max((stage.predicted_peak_bytes for stage in self.stages), default=0)
 
     @property
+    def _costs(self) -> list[StageCost]:
+        return [stage.cost for stage in self.stages if stage.cost is not None]
+
+    @property
     def scratch_bytes(self) -> int:
         """The most that the run directory takes: what is finished, and the scratch of a stage."""
         most = kept = 0
-        for stage in self.stages:
-            if stage.cost is not None:
-                most = max(most, kept + stage.cost.scratch_bytes)
-                kept += stage.cost.stored_bytes
+        for cost in self._costs:
+            most = max(most, kept + cost.scratch_bytes)
+            kept += cost.stored_bytes
         return most
 
     @property
@@ -126,19 +130,16 @@ class Plan:
 
     def line(self) -> str:
         """Return the plan in one line."""
-        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
+        bound = "at most " if any(cost.at_most for cost in self._costs) else ""
         top = max(self.stages, key=lambda stage: stage.seconds, default=None)
         longest = "" if top is None else f", {format_seconds(top.seconds)} of it for {top.name}"
         return (
             f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
-            f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
-            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory; processor time, "
+            f"in a worker, {bound}{format_bytes(self.bytes_read)} read, "
+            f"{_count(sum(cost.tasks for cost in self._costs))} tasks, "
+            f"{format_bytes(self.scratch_bytes)} in the run directory; processor time, "
             f"estimated: {bound}{format_seconds(self.seconds)}{longest}"
         )
-
-    def _reads(self) -> str:
-        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
-        return f"{bound}{format_bytes(self.bytes_read)}"
 
     def text(self) -> str:
         """Return the plan as a table with totals and the verdict."""
@@ -155,29 +156,22 @@ class Plan:
                 "processor time")  # fmt: skip
         rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
         if len(rows) > 1:
-            rows.append(self._totals())
-            widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-            for row in rows:
-                cells = [row[0].ljust(widths[0])]
-                cells += [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-                lines.append("  " + "  ".join(cells))
+            lines += aligned([*rows, self._totals()], "<", "  ")
         for stage in self.stages:
             if stage.cost is not None:
                 lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")
         return "\n".join([*lines, *self._verdict()])
 
     def _totals(self) -> tuple[str, ...]:
-        passes = sum(s.cost.passes for s in self.stages if s.cost)
-        requests = sum(s.cost.requests for s in self.stages if s.cost)
-        graph = max(s.cost.graph_bytes for s in self.stages if s.cost)
+        costs = self._costs
         return (
             "in all",
             format_bytes(self.predicted_peak_bytes),
             format_bytes(self.bytes_read),
-            f"{passes:,}",
-            _count(sum(_tasks(s) for s in self.stages)),
-            format_bytes(graph),
-            _count(requests),
+            f"{sum(cost.passes for cost in costs):,}",
+            _count(sum(cost.tasks for cost in costs)),
+            format_bytes(max(cost.graph_bytes for cost in costs)),
+            _count(sum(cost.requests for cost in costs)),
             format_bytes(self.scratch_bytes),
             format_seconds(self.seconds),
         )
@@ -228,10 +222,6 @@ class Plan:
         }
 
 
-def _tasks(stage: StagePlan) -> int:
-    return 0 if stage.cost is None else stage.cost.tasks
-
-
 def _count(number: int) -> str:
     return f"{number:,}" if number < _SHOWN_TASKS else f"{number / 10**6:,.0f} M"
 
@@ -257,21 +247,13 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
     cost = stage.cost
     if cost is None:
         return {"refusal": stage.refusal}
+    of_stage = ("predicted_peak_bytes", "tasks_at_once", "bytes_read", "refusal")
+    of_cost = ("task_bytes", "passes", "tasks", "graph_bytes", "requests", "scratch_bytes")
     return {
-        "predicted_peak_bytes": stage.predicted_peak_bytes,
-        "task_bytes": cost.task_bytes,
-        "tasks_at_once": stage.tasks_at_once,
+        **{name: getattr(stage, name) for name in of_stage},
+        **{name: getattr(cost, name) for name in (*of_cost, "stored_bytes", "at_most")},
         "largest": cost.largest.what,
-        "bytes_read": stage.bytes_read,
-        "passes": cost.passes,
-        "tasks": cost.tasks,
-        "graph_bytes": cost.graph_bytes,
-        "requests": cost.requests,
-        "scratch_bytes": cost.scratch_bytes,
-        "stored_bytes": cost.stored_bytes,
         "estimated_seconds": stage.seconds,
-        "at_most": cost.at_most,
-        "refusal": stage.refusal,
     }
 
 

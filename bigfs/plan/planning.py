@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit, machine_bytes
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.plan import Place, Plan, make_plan
-from bigfs.runtime import connect, scheduler_address, worker_limits
+from bigfs.runtime.connection import connect, scheduler_address
 from bigfs.runtime.scope import worker_slots
+from bigfs.runtime.workers import worker_limits
 from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
@@ -319,14 +321,13 @@ def _samples(
     def at(size: int) -> tuple[str, Config]:
         return next(_variants(config, "stability", "sample_size", [size]))
 
-    low, high = 2, max(2, most)
-    if not plan_of(at(low)[1], header, place).fits:
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if plan_of(at(middle)[1], header, place).fits else (low, middle)
-    digits = 10 ** max(0, len(str(low)) - 2)
-    yield at(low // digits * digits)
+    def is_beyond(size: int) -> bool:
+        return not plan_of(at(size)[1], header, place).fits
+
+    if not is_beyond(2):
+        largest = 2 + bisect_left(range(3, max(3, most)), True, key=is_beyond)
+        digits = 10 ** max(0, len(str(largest)) - 2)
+        yield at(largest // digits * digits)
 
 
 def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str, Config]]:
@@ -343,10 +344,8 @@ def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str,
     while not fits(high * step) and high * step < _LARGEST_LIMIT:
         low, high = high, 2 * high
     if fits(high * step):
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if fits(middle * step) else (middle, high)
-        yield at(high * step)
+        limits = range((low + 1) * step, high * step, step)
+        yield at((low + 1 + bisect_left(limits, True, key=fits)) * step)
         return
     for limit in range((limit_now - 1) // step * step, SMALLEST_LIMIT_BYTES - 1, -step):
         yield at(limit)

@@ -1,14 +1,23 @@
-"""Scores against the number of selected features, a panel for each score, in one figure."""
+"""Figures of comparisons: scores against the number of selected features, and mean ranks."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+# The scores of a comparison, and how tables and figures name them.
+SCORES = {
+    "nmi": "NMI",
+    "acc": "ACC",
+    "rand": "Rand index",
+    "nearest_neighbor_error": "1-NN error",
+    "explained": "variance explained",
+    "redundancy": "redundancy",
+}
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
 _MARKERS = "osD^vP*X"
 _MOST_TICKS = 12
@@ -44,14 +53,28 @@ def draw_curves(
     -------
     contents : list of bytes
     """
+    return drawn(lambda figure: draw_panels(figure, panels, title), kinds)
+
+
+def drawn(
+    draw: Callable[[Any], Any], kinds: Sequence[str], size: tuple[float, float] | None = None
+) -> list[bytes]:
+    """Return what ``draw(figure)`` draws as files of some kinds.
+
+    The same figure has the same bytes.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same figure has the same bytes.
+    contents = []
     with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
-        figure = Figure(layout="constrained")
-        draw_panels(figure, panels, title)
-        return [content_of(figure, kind) for kind in kinds]
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        for kind in kinds:
+            content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {}
+            figure.savefig(content, format=kind, dpi=130, metadata=metadata)
+            contents.append(content.getvalue())
+    return contents
 
 
 def draw_panels(
@@ -100,9 +123,51 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     )
 
 
-def content_of(figure: Any, kind: str) -> bytes:
-    """Return a figure as the bytes of a file; the same figure has the same bytes."""
-    content = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {}
-    figure.savefig(content, format=kind, dpi=130, metadata=metadata)
-    return content.getvalue()
+def draw_ranks(diagrams: Mapping[str, Any], kinds: Sequence[str]) -> list[bytes]:
+    """Return a diagram for each score, one below the other, in every one of some formats.
+
+    Parameters
+    ----------
+    diagrams : dict of str to Ranks
+        By the titles of the scores. Bars connect methods within the critical difference.
+    kinds : sequence of str
+    """
+    heights = [1.2 + 0.13 * len(r.names) + 0.12 * len(r.groups()) for r in diagrams.values()]
+
+    def draw(figure: Any) -> None:
+        rows = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (title, ranks) in zip(rows, diagrams.items(), strict=True):
+            _draw_line(axes, title, ranks)
+
+    return drawn(draw, kinds, (7.5, sum(heights)))
+
+
+def _draw_line(axes: Any, title: str, ranks: Any) -> None:
+    """Draw the line of ranks, the names left and right of it, and the bars."""
+    k = len(ranks.names)
+    means = dict(zip(ranks.names, ranks.mean_ranks, strict=True))
+    order = [ranks.names[i] for i in np.argsort(ranks.mean_ranks, kind="stable")]
+    groups = ranks.groups()
+    axes.axis("off")
+    axes.set_xlim(0.2 - 0.35 * k, 0.8 + 1.35 * k)
+    axes.plot([1, k], [0, 0], color="black", linewidth=1)
+    for rank in range(1, k + 1):
+        axes.plot([rank, rank], [0, 0.25], color="black", linewidth=1)
+        axes.text(rank, 0.4, str(rank), ha="center", va="bottom", fontsize=8)
+    start = min(1.0, k - ranks.critical_difference)
+    axes.plot([start, start + ranks.critical_difference], [2.2, 2.2], color="black", marker="|")
+    label = f"{title}: critical difference {ranks.critical_difference:.2f}"
+    axes.text(start, 2.5, label, ha="left", va="bottom", fontsize=9)
+    for i, group in enumerate(groups):
+        low, high = means[group[0]], means[group[-1]]
+        axes.plot([low - 0.05, high + 0.05], [-0.5 - 0.4 * i] * 2, color="#d55e00", linewidth=3)
+    below = -0.9 - 0.4 * len(groups)
+    half = -(-k // 2)
+    for i, name in enumerate(order):
+        is_left = i < half
+        depth = below - 0.8 * (i if is_left else k - 1 - i)
+        end, align = (0.6, "right") if is_left else (k + 0.4, "left")
+        axes.plot([means[name], means[name], end], [0, depth, depth], color="gray", linewidth=0.8)
+        text = f"{name} {means[name]:.1f}" if is_left else f"{means[name]:.1f} {name}"
+        axes.text(end, depth, text, ha=align, va="center", fontsize=8)
+    axes.set_ylim(below - 0.8 * half, 3.4)

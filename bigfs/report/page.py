@@ -16,16 +16,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.errors import InputError
-from bigfs.core.files import parse_json
 from bigfs.core.quiet import ignoring_warnings
-from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
-from bigfs.report.curves import content_of
-from bigfs.results.axis import read_axis
-from bigfs.results.plots import positions_of
-from bigfs.results.result import Result
+from bigfs.report.curves import SCORES, drawn
+from bigfs.results.plots import positions_of, read_axis
+from bigfs.results.result import Result, mean_score
 from bigfs.results.sample import Sample, selected_first
 from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import Curves
@@ -33,14 +29,6 @@ from bigfs.stages.curves import Curves
 # What the page shows at most; features.csv has all.
 _CHIPS, _BARS = 50, 50
 _ENOUGH = 0.9
-_SCORES = {
-    "nmi": "NMI",
-    "acc": "ACC",
-    "rand": "Rand index",
-    "nearest_neighbor_error": "1-NN error",
-    "explained": "variance explained",
-    "redundancy": "redundancy",
-}
 _THAN_CHANCE = {"better": " +", "worse": " -"}
 
 
@@ -71,6 +59,7 @@ def run_page(result: Result, mark: str = "") -> str:
     sample = plots.sample()
     order = selected_first(result.ranking, result.selected)
     heading = f"{len(result.selected)} of {result.n_features:,} features"
+    n_more = len(result.selected) - _CHIPS
     shape = settings.get("image_shape")
     axis = read_axis(settings.get("axis"), result.n_features)
     if axis is None and not shape:
@@ -98,7 +87,7 @@ def run_page(result: Result, mark: str = "") -> str:
         heading=heading,
         about=f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows",
         chips=_chips(result, order),
-        n_more=_more(len(result.selected) - _CHIPS),
+        n_more=f"{n_more:,}" if n_more > 0 else "",
         tiles=_tiles(result, sample),
         notes=result.notes,
         sure=[line[0].upper() + line[1:] for line in result.stability_lines],
@@ -111,7 +100,7 @@ def run_page(result: Result, mark: str = "") -> str:
         pair=_closest_pair(sample.correlation, [result.name_of(f) for f in order.tolist()]),
         map_says=f"{len(sample.points):,} rows by two {sample.axes}.{colors}",
         quality=_quality(result),
-        cost=_cost(result),
+        cost=result.stage_rows,
         command=f"bigfs run {result.path}/config.yaml --set run=ANOTHER",
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         configuration=write_yaml(used),
@@ -134,7 +123,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         A tag for the head of the page.
     """
     rows = table["rows"]
-    names = [key for key in _SCORES if any(_percent(row, key) for row in rows)]
+    names = [key for key in SCORES if any(_percent(row, key) for row in rows)]
     sure = ["stability (95 %)"] if any(_agreement(row) for row in rows) else []
     body = [
         [
@@ -157,7 +146,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         best=_best(table),
         about=f"{table['n_samples']:,} rows, {table['n_features']:,} features{classes}. "
         "Values in percent.",
-        head=["method", "m", *(_SCORES[key] for key in names), *sure, "seconds"],
+        head=["method", "m", *(SCORES[key] for key in names), *sure, "seconds"],
         rows=body,
         judged=any(row.get("than_chance") for row in rows),
         curves=Drawn(base64.b64encode(drawing.encode()).decode(), "Scores by number of features"),
@@ -179,14 +168,9 @@ def _template(name: str) -> Any:
 
 def _drawn(draw: Callable[[Any], Any], label: str, height: float = 3.4) -> Drawn:
     """Draw a picture on a figure of its own; the same picture has the same bytes."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    missing = ignoring_warnings(message="Glyph .* missing from font")
-    with matplotlib.rc_context({"svg.hashsalt": "bigfs"}), missing:
-        figure = Figure(figsize=(6, height), layout="constrained")
-        draw(figure.add_subplot())
-        return Drawn(base64.b64encode(content_of(figure, "svg")).decode(), label)
+    with ignoring_warnings(message="Glyph .* missing from font"):
+        [svg] = drawn(lambda figure: draw(figure.add_subplot()), ["svg"], (6, height))
+    return Drawn(base64.b64encode(svg).decode(), label)
 
 
 def _best(table: dict[str, Any]) -> str:
@@ -210,7 +194,7 @@ def _best(table: dict[str, Any]) -> str:
 
 def _percent(row: dict[str, Any], key: str) -> str:
     """Return the mean of a score, or the score where it is not repeated, in percent."""
-    value = row["scores"].get(f"{key}_mean", row["scores"].get(key))
+    value = mean_score(row["scores"], key)
     return "" if value is None else f"{100 * value:.1f}"
 
 
@@ -238,10 +222,6 @@ def _chips(result: Result, order: np.ndarray) -> list[dict[str, Any]]:
         {"name": result.name_of(feature), "strength": f"{1 - 0.7 * i / len(shown):.2f}"}
         for i, feature in enumerate(shown)
     ]
-
-
-def _more(count: int) -> str:
-    return f"{count:,}" if count > 0 else ""
 
 
 def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
@@ -405,25 +385,9 @@ def _quality(result: Result) -> list[list[str]]:
             if key not in result.evaluation:
                 continue
             figures = result.evaluation[key]
-            values = {label: _percent({"scores": figures}, name) for name, label in _SCORES.items()}
+            values = {label: _percent({"scores": figures}, name) for name, label in SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {title} features{spaces}", text])
-    return rows
-
-
-def _cost(result: Result) -> list[list[str]]:
-    rows = []
-    for name, record in result.stages.items():
-        predicted = record.get("predicted_peak_bytes")
-        rows.append(
-            [
-                name,
-                format_seconds(record["seconds"]),
-                format_bytes(record["measured_peak_bytes"]),
-                format_bytes(predicted) if predicted else "",
-                str(record["passes"]),
-            ]
-        )
     return rows
 
 
@@ -433,13 +397,3 @@ def _data_name(result: Result) -> str:
 
 def _file_name(uri: str) -> str:
     return uri.rstrip("/").rpartition("/")[2]
-
-
-def page_of_comparison(texts: dict[str, str], folder: str, mark: str = "") -> str:
-    """Return the page of a comparison from the texts of its files."""
-    try:
-        return comparison_page(parse_json(texts["table.json"]), texts["curves.svg"], folder, mark)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder}: table.json is damaged ({error}). Run the comparison again."
-        ) from None

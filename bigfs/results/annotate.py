@@ -42,11 +42,10 @@ from bigfs.store.source import as_path
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def write_annotated(
-    result: Result, dest: str | Location, *, key_added: str = "bigfs", overwrite: bool = False
-) -> Path:
+def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = False) -> Path:
     """Copy the AnnData of a run with rank, score and selection of every feature in its ``var``.
 
+    These are the columns ``bigfs_rank`` (1 is the best), ``bigfs_score`` and ``bigfs_selected``.
     ``uns["bigfs"]`` gets the method and the settings. scanpy's functions take the selected features
     by ``mask_var="bigfs_selected"``; without it they take ``var["highly_variable"]``, if it is
     there. The copy appears under its name when it is complete. ``dest`` may be the input itself, if
@@ -58,9 +57,6 @@ def write_annotated(
     result : Result
     dest : str or Path
         NAME.h5ad or NAME.zarr, as the input is.
-    key_added : str, default="bigfs"
-        Beginning of the columns: ``bigfs_rank`` (1 is the best), ``bigfs_score`` and
-        ``bigfs_selected``.
     overwrite : bool, default=False
         Replace a .h5ad file that is there, or the store that was read.
 
@@ -89,8 +85,8 @@ def write_annotated(
         if not (overwrite and (same or place.is_file() and place.suffix == ".h5ad")):
             cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
-    columns = columns_of_var(result.ranking, result.scores, result.selected, key_added=key_added)
-    about = {key_added: about_run(result.method, result.settings)}
+    columns = columns_of_var(result.ranking, result.scores, result.selected)
+    about = about_run(result.method, result.settings)
     return copy_annotated(source, place, result.feature_names, columns, about, overwrite=overwrite)
 
 
@@ -117,15 +113,15 @@ def check_annotatable(uri: str) -> Path:
 
 
 def columns_of_var(
-    ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray, *, key_added: str = "bigfs"
+    ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return rank (1 is the best), score and selection of every feature by their column's names."""
     order = np.empty(len(ranking), dtype=np.int64)
     order[ranking] = np.arange(1, len(ranking) + 1)
     return {
-        f"{key_added}_rank": order,
-        f"{key_added}_score": np.asarray(scores, dtype=np.float64),
-        f"{key_added}_selected": np.isin(np.arange(len(ranking)), selected),
+        "bigfs_rank": order,
+        "bigfs_score": np.asarray(scores, dtype=np.float64),
+        "bigfs_selected": np.isin(np.arange(len(ranking)), selected),
     }
 
 
@@ -134,11 +130,11 @@ def copy_annotated(
     place: Path,
     names: list[str] | None,
     columns: dict[str, np.ndarray],
-    about: dict[str, dict[str, str]],
+    about: dict[str, str],
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Copy an AnnData with further columns of ``var``, which must have these names, and of ``uns``.
+    """Copy an AnnData with further columns of ``var``, which must have these names, and a run.
 
     Raises
     ------
@@ -261,13 +257,12 @@ def _write_columns(var: Any, columns: dict[str, Any], create: Any) -> list[str]:
 
 
 def _write_about(root: Any, about: dict[str, Any]) -> None:
-    """Write entries of ``uns``."""
+    """Write the entry of ``uns``."""
     from anndata.io import write_elem
 
     if "uns" not in root:
         write_elem(root, "uns", {})
-    for name, values in about.items():
-        write_elem(root, f"uns/{name}", values)
+    write_elem(root, "uns/bigfs", about)
 
 
 _WRITERS = {".h5ad": _copy_h5ad, ".zarr": _copy_zarr}
@@ -298,7 +293,7 @@ def output_stages(config: Config) -> list[Stage]:
         out.check_free("annotated", sum(size for size, _ in files.values()))
         columns = columns_of_var(scores.ranking, scores.scores, selected_features(inputs.finished))
         names = inputs.blocks.source.feature_names
-        about = {"bigfs": about_run(config.method, config.model_dump(mode="json"))}
+        about = about_run(config.method, config.model_dump(mode="json"))
         copy_annotated(source, out.path / source.name, names, columns, about)
         out.describe(copy=source.name)
 

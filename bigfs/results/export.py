@@ -1,15 +1,20 @@
-"""The selected columns of a run's data, written to a file or a store block by block."""
+"""The selected columns of a run's data, written to a file or a store block by block.
+
+Of an AnnData what describes its rows and columns stays. `to_grid` puts rows back into the
+dimensions that were stacked.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,17 +22,18 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.core.text import FROM_0
 from bigfs.core.uris import column_of
-from bigfs.results.subset import write_subset
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.formats import FORMATS, ZARR, format_named
+from bigfs.store.formats.annotated import ENCODING, SPARSE, append_lines, on_disk
+from bigfs.store.formats.raster import write_map
 from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
-from bigfs.store.records import refuse_inside_ours
+from bigfs.store.records import MANIFEST, check_new_file, refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.several import flattened
-from bigfs.store.source import RandomAccessSource, as_path, open_matrix
+from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
 
 # Blocks that are read ahead: decompression takes longer than writing a few columns.
 _READ_AHEAD = 2
@@ -281,3 +287,175 @@ def creating(place: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error
+
+
+def to_grid(
+    data: Any, values: Any, row_mask: Any = None, fill: Any = None, dest: str | Path | None = None
+) -> np.ndarray:
+    """Put values of rows back into the dimensions that were stacked, such as y and x.
+
+    Parameters
+    ----------
+    data : str, Path, Source or Result
+        The run, or the store or opened array that the rows are of.
+    values : array-like of shape (n_rows, ...)
+        Labels, coordinates of an embedding, or selected columns.
+    row_mask : array of bool or None, default=None
+        Which rows there are, the attribute ``row_mask_`` of a fitted estimator. None: those that
+        the run or store has kept.
+    fill : scalar, default=None
+        For rows that are not there. None: -1 in whole numbers, else NaN.
+    dest : str, Path or None, default=None
+        A new GeoTIFF to write the grid to, on the map of the picture that the data are of.
+
+    Returns
+    -------
+    grid : ndarray
+        Of shape (sizes of the dimensions, ...).
+
+    Raises
+    ------
+    InputError
+        If the data are no array of several dimensions, or there is not one value for each row.
+
+    Examples
+    --------
+    >>> import bigfs
+    >>> bigfs.to_grid("runs/scene", labels).shape  # doctest: +SKIP
+    (2000, 2000)
+    """
+    source = _opened(getattr(data, "path", data))
+    if source.grid is None:
+        raise InputError(f"{source.uri} is not an array of several dimensions (input.features).")
+    shape, values = tuple(source.grid["shape"]), np.asarray(values)
+    n = math.prod(shape)
+    places = np.delete(np.arange(n), source.dropped)
+    places = places if row_mask is None else np.flatnonzero(row_mask)
+    if len(values) != len(places):
+        raise InputError(
+            f"There are {len(values):,} values for {len(places):,} rows of {source.uri}."
+        )
+    if fill is None:
+        fill = -1 if values.dtype.kind in "iu" else np.nan
+    dtype = np.result_type(values.dtype, np.min_scalar_type(fill))
+    grid = np.full((n, *values.shape[1:]), fill, dtype)
+    grid[places] = values
+    if dest is not None:
+        bands = grid.reshape(n, -1)
+        with unnamed_file(check_new_file(Path(dest))) as file:
+            names = [""] * bands.shape[1]
+            write_map(file, source.grid, np.ones(n, dtype=bool), [bands], bands.dtype, names)
+    return grid.reshape(*shape, *values.shape[1:])
+
+
+def _opened(data: Any) -> Source:
+    if isinstance(data, (str, Path)) and (as_location(data) / MANIFEST).is_file():
+        return open_run_data(as_location(data))
+    return data if isinstance(data, Source) else open_matrix(data)
+
+
+# Values of a matrix that are copied at a time.
+_PIECE = 2**21
+
+
+def original_of(
+    uri: str, layer: str | None, n_samples: int, names: list[str] | None
+) -> Path | None:
+    """Return the AnnData that a run read, if it is on a local disk and has the same shape still."""
+    place = as_path(uri)
+    if not isinstance(place, Path) or place.suffix not in (".h5ad", ".zarr") or names is None:
+        return None
+    try:
+        source = open_matrix(place, layer=layer)
+        with on_disk(place) as tree:
+            is_old = any(hasattr(tree.frame(name), "shape") for name in ("obs", "var"))
+    except InputError:
+        return None
+    same = source.feature_names == names and source.n_samples == n_samples
+    return place if same and layer != "raw" and not is_old else None
+
+
+def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
+    """Write an AnnData with some of its columns; all else stays, and sparse matrices sparse.
+
+    Parameters
+    ----------
+    file : file open for writing and reading
+    original : Path
+        A .h5ad file or an AnnData zarr store. Its matrices are read piece by piece.
+    kept : ndarray of shape (n_kept,), int64
+        The columns, in the order to write.
+    """
+    import h5py
+    from anndata.io import read_elem, write_elem
+
+    with on_disk(original) as tree, h5py.File(file, "w") as root:
+        root.attrs.update({ENCODING: "anndata", "encoding-version": "0.1.0"})
+        source = tree.root
+
+        def copy(name: str) -> None:
+            if tree.is_zarr:
+                write_elem(root, name, read_elem(source[name]))
+            else:
+                source.copy(source[name], root, name)
+
+        def of_columns(group: str, take: Callable[[Any], Any]) -> None:
+            taken = {key: take(read_elem(source[group][key])) for key in source[group]}
+            write_elem(root, group, taken)
+
+        for name in source:
+            if name == "var":
+                write_elem(root, name, read_elem(source[name]).iloc[kept])
+            elif name == "varm":
+                of_columns(name, lambda values: _rows(values, kept))
+            elif name == "varp":
+                of_columns(name, lambda values: values[kept][:, kept])
+            elif name not in ("X", "layers"):
+                copy(name)
+        matrices = [name for name in ("X",) if name in source]
+        if "layers" in source:
+            write_elem(root, "layers", {})
+            matrices += [f"layers/{name}" for name in source["layers"]]
+        for name in matrices:
+            if source[name].attrs.get(ENCODING) == "null":
+                copy(name)
+            else:
+                _write_matrix(root, name, source[name], kept)
+
+
+def _rows(values: Any, kept: np.ndarray) -> Any:
+    return values.iloc[kept] if hasattr(values, "iloc") else values[kept]
+
+
+def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
+    """Write some columns of a dense or sparse matrix, piece by piece."""
+    from anndata.io import sparse_dataset
+
+    kind, matrix, packed = node.attrs.get(ENCODING), node, node
+    if kind in SPARSE:
+        matrix, packed = sparse_dataset(node), node["data"]
+    elif not hasattr(node, "shape"):
+        raise InputError(f"{name} is stored as {kind}, which is not written. Export to .zarr.")
+    by_column = kind == "csc_matrix"
+    options = {"compression": packed.compression} if hasattr(packed, "id") else {}
+    if kind not in SPARSE:
+        shape = (node.shape[0], len(kept))
+        target = root.create_dataset(name, shape, node.dtype, **(options if min(shape) else {}))
+        target.attrs.update({ENCODING: "array", "encoding-version": "0.2.0"})
+    entries = packed.shape[0] if kind in SPARSE else node.shape[0] * node.shape[1]
+    total = len(kept) if by_column else matrix.shape[0]
+    per_line = entries // max(1, matrix.shape[1 if by_column else 0])
+    with track(f"export {name}", total, "columns" if by_column else "rows") as progress:
+        for start, stop in _pieces(total, max(1, _PIECE // max(1, per_line))):
+            if kind not in SPARSE:
+                target[start:stop] = matrix[start:stop][:, kept]
+            else:
+                lines = matrix[:, kept[start:stop]] if by_column else matrix[start:stop][:, kept]
+                lines = lines.asformat(kind[:3])
+                lines.sort_indices()
+                append_lines(root, name, lines, is_first=start == 0, **options)
+            progress.advance(stop - start)
+
+
+def _pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + step, total)) for start in range(0, total, step))

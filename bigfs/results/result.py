@@ -12,20 +12,19 @@ import numpy as np
 
 from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
-from bigfs.core.text import printable
+from bigfs.core.text import aligned, csv_text, printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
-from bigfs.results.export import SelectedColumns, export_columns, open_run_data, refuse_input
-from bigfs.results.features import (
-    as_csv,
-    columns_of_result,
-    evaluation_lines,
-    number_lines,
+from bigfs.results.export import (
+    SelectedColumns,
+    export_columns,
+    open_run_data,
+    original_of,
+    refuse_input,
 )
 from bigfs.results.plots import Plots, plots_of
-from bigfs.results.subset import original_of
 from bigfs.solvers.agreement import consensus_ranking
-from bigfs.stages.curves import Curves
+from bigfs.stages.curves import Curves, feature_columns
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
 from bigfs.store.location import Location, as_location, is_within, read_output
@@ -39,6 +38,8 @@ logger = logging.getLogger("bigfs")
 
 _SHOWN = 10
 _WIDEST = 40
+# From this absolute correlation on, a feature is as good as its closest selected one.
+ALIKE = 0.9
 
 
 @dataclass(frozen=True, repr=False)
@@ -350,7 +351,21 @@ class Result:
         """Return all features as a pandas frame, best first, with the columns of features.csv."""
         import pandas as pd
 
-        return pd.DataFrame(columns_of_result(self))
+        return pd.DataFrame(self._columns())
+
+    def _columns(self) -> dict[str, Any]:
+        """Return the columns of the table of all features, best first, by their names."""
+        sure = self.stability
+        return feature_columns(
+            self.ranking,
+            self.scores,
+            self.selected,
+            [self.name_of(feature) for feature in range(self.n_features)],
+            curves=self.curves,
+            redundant_with=self.redundant_with,
+            frequencies=None if sure is None else sure.frequencies,
+            consensus=None if self.is_quick else self.consensus_ranking,
+        )
 
     def __repr__(self) -> str:
         return f"<Result of {self._outcome()}: {self.path}>"
@@ -388,29 +403,35 @@ class Result:
 
         A cell is empty where a column says nothing of a feature.
         """
-        return as_csv(columns_of_result(self))
+        return csv_text(self._columns())
 
     def summary(self) -> str:
         """Return the result in words, for a terminal."""
         lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
-        width = max(14, *map(len, names))
         sure = self.stability
-        often = "" if sure is None else "  frequency"
-        lines.append(f"  rank  {'feature':<{width}} {'score':>9}{often}")
+        table = [["rank", "feature", "score", "" if sure is None else "frequency"]]
         for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
-            often = "" if sure is None else f"  {100 * sure.frequencies[feature]:>7.0f} %"
-            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}{often}")
+            often = "" if sure is None else f"{100 * sure.frequencies[feature]:.0f} %"
+            table.append([str(rank), name, f"{self.scores[feature]:.4g}", often])
+        lines += aligned(table, " <", "  ")
         if len(self.selected) > _SHOWN:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         lines += self._subset_lines()
         if self.stability is not None:
             lines += ["", "  how sure", *(f"  {line}" for line in self.stability_lines)]
         if self.curves is not None:
-            lines += ["", *number_lines(self.curves)]
+            lines += ["", *_number_lines(self.curves)]
         if self.evaluation is not None:
-            lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
-        lines += ["", *self._stage_lines(), "", *self._quality_lines(), *self.notes]
+            lines += ["", *_evaluation_lines(self.evaluation, len(self.selected))]
+        stages = [["stage", "time", "peak memory", "predicted", "passes over X"]]
+        lines += [
+            "",
+            *aligned([*stages, *self.stage_rows], "<<<<<", "  "),
+            "",
+            *self._quality_lines(),
+            *self.notes,
+        ]
         lines += self._certificate_lines()
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
@@ -462,16 +483,16 @@ class Result:
             f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of its start."
         ]
 
-    def _stage_lines(self) -> list[str]:
-        lines = ["  stage         time         peak memory  predicted   passes over X"]
+    @property
+    def stage_rows(self) -> list[list[str]]:
+        """Name, time, peak memory, predicted memory and passes over X of each stage, as text."""
+        rows = []
         for name, record in self.stages.items():
-            peak = format_bytes(record["measured_peak_bytes"])
+            took, peak = format_seconds(record["seconds"]), record["measured_peak_bytes"]
             predicted = record.get("predicted_peak_bytes")
-            lines.append(
-                f"  {name:<12}  {format_seconds(record['seconds']):<11}  {peak:<11}  "
-                f"{format_bytes(predicted) if predicted else '-':<10}  {record['passes']}"
-            )
-        return lines
+            sizes = [format_bytes(peak), format_bytes(predicted) if predicted else "-"]
+            rows.append([name, took, *sizes, str(record["passes"])])
+        return rows
 
 
 def _shortened(name: str) -> str:
@@ -546,3 +567,54 @@ def open_result(path: str | Location) -> Result:
         redundant_with=redundant_with,
         stages=stages,
     )
+
+
+def mean_score(scores: dict[str, Any], name: str) -> float | None:
+    """Return the mean of a score, or the score where it is not repeated; None without it."""
+    return scores.get(f"{name}_mean", scores.get(name))
+
+
+def score_cell(scores: dict[str, Any], name: str) -> str:
+    """Return a score in percent with its deviation, if it has one, for a table."""
+    value, spread = mean_score(scores, name), scores.get(f"{name}_std")
+    if value is None:
+        return "-"
+    return f"{100 * value:5.1f}" + ("" if spread is None else f" ± {100 * spread:<4.1f}")
+
+
+def _number_lines(curves: Curves) -> list[str]:
+    """Return how many features there are and why, and how many others they stand for."""
+    lines, number, n_selected = [], curves.number, len(curves.order)
+    if number is not None:
+        about = f"{number['rule']}; up to {number['largest']} were looked at"
+        lines.append(f"  {n_selected} features by {number['auto']}: {about}.")
+    explained = 100 * np.nansum(curves.adds)
+    lines.append(f"  The selected explain {explained:.0f} % of the variance of all features.")
+    left_out = len(curves.correlation) - n_selected
+    if left_out:
+        alike = int((np.abs(curves.correlation) >= ALIKE).sum())
+        have = "has" if alike == 1 else "have"
+        lines.append(
+            f"  {alike:,} of the {left_out:,} features left out {have} a correlation of {ALIKE} or "
+            "more with a selected one."
+        )
+    return lines
+
+
+def _evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
+    """Return the figures of selected, all and random features as a small table."""
+    components = evaluation.get("n_components")
+    by = f" on {components} principal components" if components else ""
+    lines = [
+        f"  against the labels {evaluation['labels']} (k-means{by}, {evaluation['n_repetitions']} "
+        "repetitions, mean and deviation in percent)",
+    ]
+    table = [["features", "NMI", "ACC", "Rand index", "1-NN error"]]
+    titles = {"selected": f"selected {n_selected}", "all": "all", "chance": f"random {n_selected}"}
+    for key, title in titles.items():
+        if key not in evaluation:
+            continue
+        row = evaluation[key]
+        scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
+        table.append([title, *(score_cell(row, name) for name in scores)])
+    return [*lines, *aligned(table, "<<<<<", "  ")]

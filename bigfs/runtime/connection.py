@@ -1,12 +1,19 @@
-"""Connecting to Dask: a running scheduler, a cluster started here, or the client in scope."""
+"""Connecting to Dask: a running scheduler, a cluster started here, or the client in scope.
+
+Workers may be jobs of Slurm, submitted and ended by the run itself (extra ``slurm``). Dask's own
+report of what the workers did is saved beside a run on request.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import shutil
 import signal
+import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -14,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError
+from bigfs.core.memory import job_bytes
 from bigfs.core.quiet import ignoring_warnings
+from bigfs.core.units import MIB
 from bigfs.core.uris import check_address, is_scheduler_file
-from bigfs.runtime.slurm import slurm_cluster
+from bigfs.runtime.scope import active_client
 from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
 
+logger = logging.getLogger("bigfs")
 LOOPBACK = "127.0.0.1"
 _DASK_SETTINGS = {
     # How often processes look at themselves. Dask's own 10 and 20 ms take a tenth of a core.
@@ -276,3 +286,160 @@ def quieten_workers(client: Any) -> None:
 def _turn_off() -> None:
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+# What Dask's reports have near their beginning.
+REPORT_TITLE = b"<title>Dask Performance Report</title>"
+
+
+@contextmanager
+def reporting_performance(file: Path | None) -> Iterator[None]:
+    """Save Dask's performance report of the block; None: do not.
+
+    It is also saved where the block fails, but not where it is interrupted. It gets its name when
+    it is complete.
+
+    Raises
+    ------
+    InputError
+        If there is no cluster or no bokeh for it: before the block runs.
+    """
+    if file is None:
+        yield
+        return
+    client = active_client()
+    if client is None:
+        raise InputError(
+            "The performance report is Dask's report of its workers, and this run has none. Set "
+            "cluster in the pipeline or give --scheduler, or leave --performance-report out."
+        )
+    if not client.run_on_scheduler(_has_bokeh):
+        raise InputError(
+            "The performance report needs bokeh where the scheduler runs: "
+            "pip install 'bigfs[performance]' there."
+        )
+    from distributed import performance_report
+
+    partial = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex[:8]}")
+    report = performance_report(filename=str(partial))
+    report.__enter__()
+    try:
+        yield
+    except Exception:
+        _save(report, partial, file)
+        raise
+    _save(report, partial, file)
+
+
+def _save(report: Any, partial: Path, file: Path) -> None:
+    """Write the report; a run that is done does not fail for it."""
+    try:
+        report.__exit__(None, None, None)
+        partial.replace(file)
+    except Exception as error:
+        partial.unlink(missing_ok=True)
+        logger.warning(
+            "The performance report %s was not saved: %s: %s", file, type(error).__name__, error
+        )
+
+
+def _has_bokeh() -> bool:
+    try:
+        import bokeh  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+_AWAY = ("Unable to contact", "timed out", "connect failure", "Connection refused")
+
+
+def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
+    """Start a scheduler in this process and submit one job for each worker.
+
+    Parameters
+    ----------
+    cluster : ClusterConfig
+        Of kind ``slurm``.
+    memory_limit : int
+        Limit of each worker; its job gets what the worker's nanny needs on top.
+
+    Raises
+    ------
+    InputError
+        If dask-jobqueue or Slurm's commands are not installed, or the interface is not there.
+    ClusterError
+        If Slurm does not take the jobs.
+    """
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError:
+        raise InputError(
+            "cluster.kind 'slurm' needs the extra 'slurm': pip install 'bigfs[slurm]'."
+        ) from None
+    from distributed.utils import get_ip_interface
+
+    if shutil.which("sbatch") is None:
+        raise InputError(
+            "cluster.kind 'slurm' submits jobs by 'sbatch', which is not here. Run bigfs on a "
+            "machine that can submit jobs, or use another kind of cluster."
+        )
+    try:
+        get_ip_interface(cluster.interface)
+    except ValueError as error:
+        raise InputError(f"cluster.interface: {error}.") from error
+    protocol, security = _tls()
+    started = SLURMCluster(
+        cores=cluster.threads_per_worker,
+        processes=1,
+        memory=str(memory_limit),
+        job_mem=f"{-(-job_bytes(memory_limit) // MIB)}M",
+        queue=cluster.queue,
+        account=cluster.account,
+        walltime=cluster.walltime,
+        interface=cluster.interface,
+        local_directory=cluster.local_directory,
+        log_directory=cluster.log_directory,
+        job_name="bigfs-worker",
+        job_script_prologue=list(cluster.job_script_prologue),
+        job_extra_directives=list(cluster.job_extra_directives),
+        # Workers of a run that is gone end themselves, and none opens a dashboard.
+        death_timeout=60,
+        worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
+        scheduler_options={"dashboard_address": "127.0.0.1:0", "dashboard": False},
+        protocol=protocol,
+        security=security,
+    )
+    try:
+        _check_job(started.job_script())
+        started.scale(jobs=cluster.n_workers)
+    except BaseException:
+        started.close()
+        raise
+    return started
+
+
+def _check_job(script: str) -> None:
+    """Test a worker's job with Slurm first: later on a refusal would only be logged."""
+    completed = subprocess.run(
+        ["sbatch", "--test-only"], input=script, capture_output=True, text=True
+    )
+    if completed.returncode == 0:
+        return
+    answer = " ".join(completed.stderr.replace("sbatch: error: ", "").split())
+    if any(words in answer for words in _AWAY):
+        raise ClusterError(f"Slurm does not answer ({answer}). Run again when it does.")
+    raise InputError(
+        f"Slurm does not take the workers' jobs ({answer}). Change queue, account, walltime or "
+        "job_extra_directives in 'cluster', or memory_limit; 'sinfo' shows what there is."
+    )
+
+
+def _tls() -> tuple[str, Any]:
+    """Return the protocol, and what it needs, that Dask's own configuration asks for."""
+    import dask.config
+    from distributed.security import Security
+
+    if not dask.config.get("distributed.comm.require-encryption", False):
+        return "tcp://", None
+    return "tls://", Security()

@@ -15,7 +15,6 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import format_seconds
 from bigfs.runtime.progress import (
     LogReporter,
-    Reporter,
     SilentReporter,
     Work,
     has_reporter,
@@ -80,7 +79,7 @@ class LateReporter(LogReporter):
             self._timer.start()
 
     _work: Work | None
-    _bar: Reporter | None
+    _bar: LogReporter | None
 
     def _show(self) -> None:
         """Draw a bar from now on; work that runs already, and does not report, gets one too."""

@@ -10,10 +10,14 @@ from contextlib import contextmanager
 
 from bigfs.core.errors import BigfsError, ClusterError, StorageError
 
+_FULL = "Free space there, or put the run directory on a larger disk."
+_BROKEN = "Check that file system, or put the run directory on another."
 # What a file system says when it is full, over quota, over a limit, read-only or broken.
-_STORAGE = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
-)
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+    errno.EFBIG: "Raise the limit on the size of a file (ulimit -f).",
+    **dict.fromkeys((errno.EROFS, errno.EIO, errno.ESTALE), _BROKEN),
+}
 _AGAIN = "Finished stages are kept: fix the cause and run again."
 
 
@@ -33,20 +37,13 @@ def storage_failures(place: str) -> Iterator[None]:
             error.add_note(_AGAIN)
         raise
     except OSError as error:
-        if error.errno not in _STORAGE:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if error.errno is None or remedy is None:
             raise
         where = error.filename or place
         raise StorageError(
-            f"Cannot write {where}: {os.strerror(error.errno)}. {_remedy(error.errno)} {_AGAIN}"
+            f"Cannot write {where}: {os.strerror(error.errno)}. {remedy} {_AGAIN}"
         ) from error
-
-
-def _remedy(number: int) -> str:
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return "Free space there, or put the run directory on a larger disk."
-    if number == errno.EFBIG:
-        return "Raise the limit on the size of a file (ulimit -f)."
-    return "Check that file system, or put the run directory on another."
 
 
 @contextmanager
@@ -66,30 +63,24 @@ def cluster_failures(what: str) -> Iterator[None]:
         # Without a cluster there is nothing of its kind, and its import takes half a second.
         if "distributed" not in sys.modules:
             raise
-        reason = _of_the_cluster(error)
-        if reason is None:
+        from concurrent.futures import CancelledError as FutureCancelledError
+
+        from distributed import CancelledError, KilledWorker
+        from distributed.client import ClosedClientError
+        from distributed.comm import CommClosedError
+
+        lost = (CancelledError, ClosedClientError, CommClosedError, FutureCancelledError)
+        if isinstance(error, KilledWorker):
+            reason = (
+                f"a task was lost with {error.allowed_failures + 1} workers in a row, most often "
+                "because they ran out of memory. Finished stages are kept: give the workers more "
+                "memory or lower memory_limit, and run again."
+            )
+        elif isinstance(error, (*lost, TimeoutError)):
+            reason = (
+                f"the connection to the cluster was lost ({type(error).__name__}: {error}). "
+                "Finished stages are kept: run again when the scheduler answers."
+            )
+        else:
             raise
         raise ClusterError(f"{what}: {reason}") from error
-
-
-def _of_the_cluster(error: Exception) -> str | None:
-    """Return a description of a cluster failure, or None for other errors."""
-    from concurrent.futures import CancelledError as FutureCancelledError
-
-    from distributed import CancelledError, KilledWorker
-    from distributed.client import ClosedClientError
-    from distributed.comm import CommClosedError
-
-    if isinstance(error, KilledWorker):
-        return (
-            f"a task was lost with {error.allowed_failures + 1} workers in a row, most often "
-            "because they ran out of memory. Finished stages are kept: give the workers more "
-            "memory or lower memory_limit, and run again."
-        )
-    lost = (CancelledError, ClosedClientError, CommClosedError, FutureCancelledError, TimeoutError)
-    if isinstance(error, lost):
-        return (
-            f"the connection to the cluster was lost ({type(error).__name__}: {error}). "
-            "Finished stages are kept: run again when the scheduler answers."
-        )
-    return None

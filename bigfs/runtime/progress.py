@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from bigfs.core.context import set_within
 from bigfs.core.units import format_seconds
@@ -24,7 +24,7 @@ class Work:
     label: str
     total: int | None  # its units; None: not known
     unit: str  # in the plural; empty where there is nothing to count
-    reporter: Reporter
+    reporter: SilentReporter
     stage: str | None = None  # that it is a part of
     done: int = 0  # finished units
     note: str = ""  # where it stands, such as "objective 12.3"
@@ -73,8 +73,8 @@ class Work:
         return ", ".join(parts or [format_seconds(seconds)])
 
 
-class Reporter(Protocol):
-    """Interface of progress displays: a terminal bar, a notebook's or plain log lines."""
+class SilentReporter:
+    """Shows nothing; the base of a terminal's bar, a notebook's and plain log lines."""
 
     def start(self, work: Work) -> None:
         """Begin to show a piece of work."""
@@ -86,7 +86,7 @@ class Reporter(Protocol):
         """End it."""
 
 
-class LogReporter:
+class LogReporter(SilentReporter):
     """Log lines: one every ten seconds and one at the end, with their figures as ``fields``."""
 
     interval_seconds = 10.0
@@ -130,21 +130,8 @@ class LogReporter:
         logger.info("%s", line, extra={"fields": fields, "work": work})
 
 
-class SilentReporter:
-    """Shows nothing."""
-
-    def start(self, work: Work) -> None:
-        """Show nothing."""
-
-    def change(self, work: Work) -> None:
-        """Show nothing."""
-
-    def finish(self, work: Work, failed: bool) -> None:
-        """Show nothing."""
-
-
 # Of this context, which threads of Dask share: fits in two threads each have their own.
-_reporter: ContextVar[Reporter | None] = ContextVar("bigfs_reporter", default=None)
+_reporter: ContextVar[SilentReporter | None] = ContextVar("bigfs_reporter", default=None)
 _work: ContextVar[Any] = ContextVar("bigfs_work", default=None)
 
 
@@ -153,7 +140,7 @@ def has_reporter() -> bool:
     return _reporter.get() is not None
 
 
-def reported_by(reporter: Reporter) -> AbstractContextManager[None]:
+def reported_by(reporter: SilentReporter) -> AbstractContextManager[None]:
     """Show progress by a reporter within the block."""
     return set_within(_reporter, reporter)
 

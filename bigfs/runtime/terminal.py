@@ -1,4 +1,7 @@
-"""Output on a terminal (a progress bar that goes away) and elsewhere (plain lines)."""
+"""The process of a command: its output, exit codes of errors, and signals as interrupts.
+
+On a terminal a progress bar is shown that goes away, elsewhere plain lines.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,34 @@ import atexit
 import json
 import logging
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from bigfs.core.errors import StorageError
+from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError, StorageError
 from bigfs.core.text import printable
 from bigfs.runtime.progress import LogReporter, Work, current_stage, reported_by
 
 logger = logging.getLogger("bigfs")
-
-
+EXIT_BUG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_SECONDS = 0.05
+_heard: list[int] = []  # of these signals, those that this process got
+# The state that an interrupted command leaves.
+_KEPT = dict.fromkeys(
+    ("run", "compare"), "finished stages are kept, run the same command to continue"
+)
 _format = "text"
 # The thread that makes JSON of what is written to stderr, and the stderr that it writes to.
 _relays: list[tuple[threading.Thread, int]] = []
@@ -140,7 +152,9 @@ def reporting(quiet: bool = False) -> Iterator[None]:
     """
     console = Console(stderr=True)
     live = console.is_terminal and not quiet and _format == "text"
-    handler = _ConsoleHandler(console) if live else _PlainHandler(_formatter())
+    plain = _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+    handler = _ConsoleHandler(console) if live else logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if _format == "json" else None if live else plain)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -213,20 +227,6 @@ class _ConsoleHandler(logging.Handler):
         )
 
 
-class _PlainHandler(logging.StreamHandler[TextIO]):
-    """Log lines for files and batch systems."""
-
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self.setFormatter(formatter)
-
-
-def _formatter() -> logging.Formatter:
-    if _format == "json":
-        return _JsonFormatter()
-    return _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
-
-
 class _PrintableFormatter(logging.Formatter):
     """Messages name features and files, whose names may hold anything."""
 
@@ -250,3 +250,106 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Treat a batch system's SIGTERM, and SIGHUP of a terminal that is closed, as Ctrl-C.
+
+    A second signal does not wait for the cleanup. What nohup has SIGHUP ignored for stays so. An
+    interrupt that comes while Python runs a destructor or a callback of a weak reference is ignored
+    there: it is sent again.
+    """
+    received: list[int] = []
+    show_ignored = sys.unraisablehook
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if received:
+            os._exit(EXIT_INTERRUPTED)
+        received.append(signum)
+        _heard.append(signum)
+        raise KeyboardInterrupt
+
+    def send_again(ignored: Any) -> None:
+        if not (issubclass(ignored.exc_type, KeyboardInterrupt) and received):
+            show_ignored(ignored)
+            return
+        again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), received.pop()))
+        again.daemon = True
+        again.start()
+
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [number for number in _SIGNALS if not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, interrupt) for number in handled}
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = show_ignored
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
+    """Run a command line; return its exit code, with one line on stderr for what went wrong."""
+    try:
+        # Commands return nothing or their code; click returns the code of --help and --version.
+        return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
+    except (KeyboardInterrupt, click.Abort):
+        command = (arguments or sys.argv[1:])[0]
+        _tell(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_BAD_INPUT
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "bigfs"
+        message = " ".join(error.format_message().split())
+        takes = context.command.params if isinstance(error, click.NoSuchOption) and context else ()
+        if any("--set" in parameter.opts for parameter in takes):
+            message += " A setting of the file is changed by --set KEY=VALUE."
+        _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
+        return EXIT_BAD_INPUT
+    except BigfsError as error:
+        if os.environ.get("BIGFS_TRACEBACK") == "1":
+            traceback.print_exc()
+        _tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
+        return error.exit_code
+    except Exception:
+        traceback.print_exc()
+        _tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
+        return EXIT_BUG
+
+
+def as_program(main: Callable[[], None]) -> None:
+    """Run ``main()``, which ends with SystemExit; an interrupt ends the process at once."""
+    relay_lines(sys.argv)
+    try:
+        main()
+    except SystemExit as end:
+        if end.code != EXIT_INTERRUPTED and not _heard:
+            raise
+        # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
+        # a compiled kernel can take minutes.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        drain_lines()
+        os._exit(end.code if isinstance(end.code, int) else EXIT_INTERRUPTED)
+
+
+def _tell(text: str, code: int) -> None:
+    """Write a line on stderr, as text or JSON."""
+    event = "interrupted" if code == EXIT_INTERRUPTED else "error"
+    say(text, logging.ERROR, event=event, exit_code=code)
+
+
+@contextmanager
+def messages(quiet: bool) -> Iterator[None]:
+    """Show progress and messages; click would put an empty line after an interrupt."""
+    with reporting(quiet):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise click.Abort from None

@@ -179,40 +179,34 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
         return None
     ours = client.cluster if cluster is not None and cluster.kind == "local" else None
     patience = max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0)
-    return _WorkerWatch(client, ours, patience)
+    well = time.monotonic()
 
-
-class _WorkerWatch:
-    """Raises ClusterError when the cluster has been without workers for too long."""
-
-    def __init__(self, client: Any, ours: Any, patience_seconds: float) -> None:
-        self._client, self._ours, self._patience = client, ours, patience_seconds
-        self._well = time.monotonic()
-
-    def __call__(self) -> None:
-        trouble = self._trouble()
+    def check() -> None:
+        """Raise ClusterError when the cluster has been without workers for too long."""
+        nonlocal well
+        trouble = _trouble(client, ours)
         if trouble is None:
-            self._well = time.monotonic()
-        elif time.monotonic() - self._well > self._patience:
+            well = time.monotonic()
+        elif time.monotonic() - well > patience:
             raise ClusterError(
-                f"{trouble} for {self._patience:.0f} s. Finished stages are kept: run again when "
-                "the cluster is up."
+                f"{trouble} for {patience:.0f} s. Finished stages are kept: run again when the "
+                "cluster is up."
             )
 
-    def _trouble(self) -> str | None:
-        """Say what is wrong with the cluster now, or None."""
-        scheduler = self._client.scheduler
+    return check
 
-        async def ask() -> Any:
-            return await asyncio.wait_for(scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
 
-        try:
-            answer = self._client.sync(ask)
-        except Exception:  # whatever it is, the scheduler has not answered
-            return "The scheduler has not answered"
-        if self._ours is not None and len(answer["workers"]) < len(self._ours.worker_spec):
-            # Dask starts a worker that died again, once: not one that dies while it starts.
-            self._ours.scale(len(self._ours.worker_spec))
-        if answer["workers"]:
-            return None
-        return f"The scheduler at {answer['address']} has had no worker"
+def _trouble(client: Any, ours: Any) -> str | None:
+    """Say what is wrong with a cluster now, or None; ``ours`` is one that this process started."""
+
+    async def ask() -> Any:
+        return await asyncio.wait_for(client.scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
+
+    try:
+        answer = client.sync(ask)
+    except Exception:  # whatever it is, the scheduler has not answered
+        return "The scheduler has not answered"
+    if ours is not None and len(answer["workers"]) < len(ours.worker_spec):
+        # Dask starts a worker that died again, once: not one that dies while it starts.
+        ours.scale(len(ours.worker_spec))
+    return None if answer["workers"] else f"The scheduler at {answer['address']} has had no worker"

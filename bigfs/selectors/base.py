@@ -22,9 +22,8 @@ from bigfs.blocks.lazy import as_lazy, columns_of, is_annotated, is_stored, open
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.inputs import MissingConfig
 from bigfs.config.messages import nearest
-from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
+from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.seeds import check_seed
 from bigfs.core.uris import SOURCE, LabelValues, as_text, column_of

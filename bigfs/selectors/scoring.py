@@ -30,8 +30,7 @@ from bigfs.selectors.redundancy import (
     with_redundancy,
 )
 from bigfs.selectors.registry import METHODS
-from bigfs.stages.graph import graph_stage, n_components_of
-from bigfs.stages.principal import components_stage, representation_stage
+from bigfs.stages.graph import components_stage, graph_stage, n_components_of, representation_stage
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import StageCost, StagePlan
+from bigfs.core.cost import StagePlan
 from bigfs.core.memory import check_fits
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import in_stage
@@ -160,7 +160,9 @@ class Engine:
         else:
             strategy = stage.choose(None if blocks is None else blocks.layout)
             if self._memory_limit is not None:
-                _check_cost(stage.name, strategy.cost(), self._memory_limit)
+                # A task of the stage, or what the client does, may not fit.
+                for step in getattr(strategy.cost(), "steps", ()):
+                    check_fits(stage.name, step.task_bytes, self._memory_limit, step.what)
         with self.store.writing(name, key, stage, inputs, planned) as out:
             with single_thread():
                 strategy.run(inputs, out)
@@ -168,9 +170,3 @@ class Engine:
                 blocks.check_unchanged()
             if self._base is not None and inputs.former is not None:
                 self._base.check(stage.name)  # again: it may have been removed meanwhile
-
-
-def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:
-    """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
-    for step in () if cost is None else cost.steps:
-        check_fits(stage, step.task_bytes, memory_limit, step.what)

@@ -40,7 +40,7 @@ SECONDS = 20
 # What a command may write to, besides what it is told to work on.
 _OUTPUTS = ("out", "runs")
 _WARM = (
-    "bigfs.cli", "bigfs.pipeline.run", "bigfs.pipeline.inspect", "bigfs.pipeline.reports",
+    "bigfs.cli", "bigfs.pipeline.run", "bigfs.pipeline.inspect", "bigfs.pipeline.finished",
     "bigfs.pipeline.diff", "bigfs.plan.planning", "bigfs.store.ingest", "bigfs.results.export",
     "bigfs.store.labels", "bigfs.selectors.moments.strategies",
     "bigfs.selectors.moments.estimator", "pandas", "scipy.io",

@@ -21,7 +21,7 @@ import numpy as np
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.graph import KNNGraph, knn_graph
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.store.scratch import Scratch
 from tests.bench._manifold import write_manifold
 from tests.graph._local import knn_local

@@ -67,7 +67,8 @@ def scale(source: str, n_selected: int, n_clusters: int, **settings: Any) -> Non
     from distributed import Client
 
     from bigfs.core.memory import peak_bytes
-    from bigfs.runtime import local_cluster, on_every_process
+    from bigfs.runtime.connection import local_cluster
+    from bigfs.runtime.workers import on_every_process
 
     limit = 3 * 2**29
     with local_cluster(2, 1, limit) as running, Client(running.scheduler_address):

@@ -27,7 +27,7 @@ import bigfs
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.graph.descent import EXACT_ROWS
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.bench._manifold import write_manifold
 from tests.bench._processor import processor_seconds
 from tests.bench.bench_knn_cluster import _compile as compile_search

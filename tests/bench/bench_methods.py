@@ -33,8 +33,7 @@ from bigfs.core.seeds import rng
 from bigfs.core.threads import single_thread
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_draws, measure_selection
-from bigfs.pipeline.ranks import RankSummary
-from bigfs.pipeline.table import BETTER, NEITHER, WORSE, Row
+from bigfs.pipeline.table import BETTER, NEITHER, WORSE, RankSummary, Row
 from bigfs.selectors.registry import METHODS
 
 SETS = ("ORL", "COIL20", "USPS", "UMIST", "ATT", "MNIST-5000", "letter", "satimage",

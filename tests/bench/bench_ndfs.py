@@ -133,7 +133,7 @@ def rows(
     from distributed import Client
 
     from bigfs.core.units import parse_bytes
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     print(
         "        n   seconds/it  processor s/it  per million rows  bare pass  of it  largest worker"
@@ -185,7 +185,7 @@ def _two_products(X: np.ndarray, first_row: int, V: np.ndarray) -> np.ndarray:
 def _largest_worker() -> float:
     """Return the largest peak of the workers' resident size, in MiB."""
     from bigfs.core.memory import peak_bytes
-    from bigfs.runtime import on_every_process
+    from bigfs.runtime.workers import on_every_process
 
     peaks = on_every_process(peak_bytes)
     return max(peaks.values()) / 2**20

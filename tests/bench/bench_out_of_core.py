@@ -21,7 +21,8 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB, MIB, format_bytes
-from bigfs.runtime import local_cluster, on_every_process
+from bigfs.runtime.connection import local_cluster
+from bigfs.runtime.workers import on_every_process
 from bigfs.store.chunking import block_bounds, chunk_rows
 from bigfs.store.scratch import Scratch
 

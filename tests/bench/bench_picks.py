@@ -28,7 +28,7 @@ from bigfs import ColumnSubset, PivotedQR
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import peak_bytes, reset_peak, task_budget
 from bigfs.core.threads import single_thread
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.selectors.picks import strategies as picks
 from bigfs.store.scratch import Scratch
 from tests.bench.bench_methods import load

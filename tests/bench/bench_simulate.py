@@ -29,7 +29,7 @@ from bigfs.core.units import GIB, format_bytes, parse_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.plan.plan import Place, Plan
 from bigfs.plan.planning import Header, plan_of
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.configs import make_config
 from bigfs.spectral.chebyshev import solve_chebyshev

@@ -33,7 +33,8 @@ import bigfs
 from bigfs import MCFS, MaxVariance, StabilitySelection
 from bigfs.blocks import RowBlocks
 from bigfs.core.units import MIB, parse_bytes
-from bigfs.runtime import local_cluster, on_every_process
+from bigfs.runtime.connection import local_cluster
+from bigfs.runtime.workers import on_every_process
 from bigfs.selectors.stability.rows import Draw
 from bigfs.solvers.agreement import (
     Agreement,

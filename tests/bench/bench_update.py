@@ -28,7 +28,7 @@ import bigfs
 from bigfs.core.threads import single_thread
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline.diff import diff_runs
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.bench._manifold import PlantedManifold
 from tests.bench._processor import processor_seconds
 

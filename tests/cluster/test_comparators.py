@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha, RandomSelection
 from bigfs.blocks import RowBlocks
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.selectors.picks.sketch import RowSketch
 from bigfs.selectors.scoring import stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages

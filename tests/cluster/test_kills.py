@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 
 from bigfs import ingest, run
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.cluster import _processes
 from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
 

@@ -20,8 +20,9 @@ from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import peak_bytes
 from bigfs.core.threads import blas_kernels
 from bigfs.pipeline.run import run
-from bigfs.runtime import check_workers, on_every_process, preflight, worker_limits
 from bigfs.runtime import workers as talking
+from bigfs.runtime.preflight import check_workers, preflight
+from bigfs.runtime.workers import on_every_process, worker_limits
 from tests.cluster._processes import pretend, scheduler, worker
 
 _DASK = ("-m", "dask", "worker")

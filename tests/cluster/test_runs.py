@@ -189,7 +189,7 @@ def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
 def test_clusters_of_ours_listen_on_loopback_only() -> None:
     import psutil
 
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     with local_cluster(1, 1, 2**30):
         me = psutil.Process()

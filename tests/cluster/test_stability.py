@@ -14,7 +14,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from bigfs import ingest, run
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.cluster._jobs import finish, start, wait_until, workers_of, write_config
 
 pytestmark = pytest.mark.cluster

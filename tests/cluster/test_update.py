@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bigfs
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.stages.spectral import SpectralStrategy
 
 N, NEW = 9_000, 180  # more than one cell of the search for new rows, and than the sample of recall

@@ -20,7 +20,7 @@ from bigfs.core.units import GIB, MIB
 from bigfs.plan.plan import Place as RunPlace
 from bigfs.plan.plan import make_plan
 from bigfs.spectral.embedding import SpectralEmbedding
-from bigfs.stages.measure import Footprint
+from bigfs.stages.rundir import Footprint
 from bigfs.stages.stage import Stage
 from bigfs.store.scratch import Scratch
 

@@ -66,7 +66,7 @@ import ctypes
 import numpy as np
 from bigfs import MCFS
 from bigfs.core.memory import _status_bytes, peak_bytes, reset_peak, warmed_bytes
-from bigfs.stages.measure import TASK_MODULES
+from bigfs.stages.rundir import TASK_MODULES
 
 X = np.random.default_rng(0).normal(size=(3000, 50))
 MCFS(5, n_clusters=3, verbose=0).fit(X)  # imports what a fit uses besides

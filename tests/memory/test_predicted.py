@@ -12,7 +12,7 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
 from bigfs.core.units import GIB
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -52,7 +52,7 @@ def pynndescent_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def components_of_counts(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Principal components from CSR blocks: sums of a fold, and thin rows."""
-    from bigfs.stages.principal import components_stage
+    from bigfs.stages.graph import components_stage
     from bigfs.stages.stage import Inputs
 
     blocks = place.sparse_blocks(120_000, 10_000, rows=40_000)

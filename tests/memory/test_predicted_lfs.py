@@ -11,11 +11,11 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.units import MIB
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.clusters import SearchedRows
 from bigfs.selectors.sampled import LOADS
-from bigfs.stages.measure import Footprint
+from bigfs.stages.rundir import Footprint
 from bigfs.store.scratch import ArrayRef
 from tests.memory._measure import LIMIT, Place
 from tests.selectors._local import strategy_of

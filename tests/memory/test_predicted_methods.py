@@ -15,7 +15,7 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import StageCost
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.scope import inline
 from bigfs.selectors.configs import selection_model

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
-from bigfs.pipeline.evaluate import evaluate_result
+from bigfs.pipeline.finished import evaluate_result
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
 from bigfs.plan import planning

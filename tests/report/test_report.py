@@ -16,8 +16,8 @@ import pytest
 
 import bigfs
 from bigfs.core.errors import InputError
-from bigfs.pipeline.reports import write_report
-from bigfs.results.axis import read_axis
+from bigfs.pipeline.finished import write_report
+from bigfs.results.plots import read_axis
 from bigfs.results.sample import explained_shares
 from tests.test_cli import bigfs_command  # noqa: F401
 

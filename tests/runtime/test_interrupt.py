@@ -15,8 +15,8 @@ from bigfs.core.errors import ClusterError
 from bigfs.runtime import interrupt
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.interrupt import check_interrupt, run_apart
-from bigfs.runtime.program import interrupts
 from bigfs.runtime.progress import track
+from bigfs.runtime.terminal import interrupts
 
 _seen: ContextVar[int] = ContextVar("seen", default=0)
 

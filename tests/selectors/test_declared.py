@@ -15,8 +15,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import bigfs
-from bigfs.config.inputs import MissingConfig
-from bigfs.config.sections import GraphConfig
+from bigfs.config.sections import GraphConfig, MissingConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.docstrings import completed

@@ -201,7 +201,7 @@ def test_the_same_bits_on_one_two_and_four_workers(
 ) -> None:
     from distributed import Client
 
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     X, y, _ = planted(3_000, 12, 4, seed=1)
     ingest(X, tmp_path / "X.zarr", rows=500)

@@ -121,7 +121,7 @@ def test_one_two_and_four_workers_give_the_same_bits(
 ) -> None:
     from distributed import Client
 
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     ingest(digits[0], tmp_path / "X.zarr", rows=90)
     estimator = M3FS(10, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)

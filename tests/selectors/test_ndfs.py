@@ -434,7 +434,7 @@ def test_a_damaged_checkpoint_is_not_used(digits: np.ndarray, tmp_path: Path) ->
 def test_workers_give_the_same_bits(digits: np.ndarray, n_workers: int) -> None:
     from distributed import Client
 
-    from bigfs.runtime import local_cluster
+    from bigfs.runtime.connection import local_cluster
 
     F = _start(400, 10)
     for update in UPDATES:

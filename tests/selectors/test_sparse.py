@@ -25,12 +25,11 @@ from bigfs.evaluate.selection import measure_selection
 from bigfs.graph import affinity, edges, knn_graph
 from bigfs.graph.edges import edge_moments
 from bigfs.graph.representation import principal_rows
-from bigfs.pipeline.evaluate import evaluate_result
+from bigfs.pipeline.finished import evaluate_result, write_report
 from bigfs.pipeline.inspect import inspect
-from bigfs.pipeline.reports import write_report
 from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import plan_pipeline
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.selectors.configs import make_config
 from bigfs.selectors.registry import METHODS as METHODS_OF_TABLE
 from bigfs.selectors.scoring import resolved, stages_of_selection

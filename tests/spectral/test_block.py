@@ -17,7 +17,7 @@ from bigfs import run, spectral_embedding
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.units import GIB
 from bigfs.graph import affinity_from_csr
-from bigfs.runtime import local_cluster
+from bigfs.runtime.connection import local_cluster
 from bigfs.spectral import block, choice
 from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.choice import ROW_BYTES, choose_solver

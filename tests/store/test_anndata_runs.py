@@ -20,7 +20,7 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.graph import affinity, knn_graph
 from bigfs.pipeline.inspect import describe
-from bigfs.results import annotate, subset
+from bigfs.results import annotate, export
 from bigfs.results.annotate import write_annotated
 from bigfs.selectors.configs import load_comparison, load_config
 from bigfs.selectors.spec.strategies import choose
@@ -205,7 +205,7 @@ def test_the_result_is_written_into_a_copy_or_in_place(
 def test_an_export_keeps_everything_but_the_columns_left_out(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subset, "_PIECE", 3 * D)  # several pieces of every matrix
+    monkeypatch.setattr(export, "_PIECE", 3 * D)  # several pieces of every matrix
     adata = annotated()
     adata.obs["type"] = pd.Categorical(np.where(np.arange(N) % 2, "a", "b"))
     adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(N, 3))

@@ -1,7 +1,8 @@
 """Neighbor graphs of data larger than memory, and their affinity matrices."""
 
 from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.graph.knn import KNNGraph, knn_graph
+from bigfs.graph.build import knn_graph
+from bigfs.graph.knn import KNNGraph
 from bigfs.graph.laplacian import connected_components, laplacian_rows
 
 __all__ = [

@@ -259,7 +259,7 @@ def default_sigma(graph: KNNGraph) -> float:
 def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
     """Say how many rows have weights that a given width would let vanish."""
     reach = np.sqrt(-np.log(LEAST_HEAT) * sigma)
-    n_far = sum(run_tasks(_count_far, graph.row_bounds, graph.distances_ref, reach, label="scales"))
+    n_far = count_beyond(graph, float(reach))
     if n_far:
         logger.warning(
             "%d of %d rows have neighbors at which exp(-distance^2 / sigma) is below %g with sigma "
@@ -269,8 +269,12 @@ def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
         )  # fmt: skip
 
 
-def _count_far(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
+def count_beyond(graph: KNNGraph, reach: float) -> int:
     """Return how many rows have a neighbor beyond the reach."""
+    return sum(run_tasks(_count_beyond, graph.row_bounds, graph.distances_ref, reach, label="far"))
+
+
+def _count_beyond(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
     return int((distances.read(*bounds)[:, -1] > reach).sum())
 
 

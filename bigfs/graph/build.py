@@ -1,4 +1,7 @@
-"""The steps of one neighbor graph in order, repeated until a recall target is met."""
+"""The neighbor graph of data larger than memory: partition, shuffle, search, merge, check.
+
+The steps are repeated until a recall target is met.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,12 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.checks import check_choice
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.core.memory import baseline_bytes
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, baseline_bytes
 from bigfs.core.seeds import rng
+from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
-from bigfs.graph.local import ALGORITHMS, check_metric
+from bigfs.graph.knn import KNNGraph
+from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
 from bigfs.graph.partition import (
     Cells,
     CellSettings,
@@ -33,10 +38,11 @@ from bigfs.graph.recall import (
     RecallEstimate,
     estimate_recall,
     keep_checked,
-    listed_distances,
     sample_rows,
+    scattered_rows,
     true_neighbors,
 )
+from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
     Distribution,
     Search,
@@ -64,6 +70,10 @@ EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 # The search inside a partition misses some neighbors too: it gets this share of what may be lost.
 _LEFT_TO_SEARCH = 0.5
 _TILE_BYTES = 16 * 1024**2
+# float32 has no digits to lose below 1.2e-38.
+LEAST_DISTANCE = 1e-30
+# A warning with the remedy is given below this share of true neighbors.
+GOOD_RECALL = 0.9
 
 
 @dataclass(frozen=True)
@@ -95,21 +105,118 @@ class GraphRequest:
             raise InputError(f"if_missed must be 'error' or 'warn'. Got {self.if_missed!r}.")
 
 
-@dataclass(frozen=True)
-class Built:
-    """A finished graph and what it took."""
+def knn_graph(
+    X: Any,
+    n_neighbors: int,
+    *,
+    metric: str = "euclidean",
+    algorithm: str = "auto",
+    representation: str = "raw",
+    memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    n_partitions: int | None = None,
+    eps: float | None = None,
+    recall_target: float | None = None,
+    if_missed: str = "error",
+    random_state: int = 0,
+    scratch: Scratch | None = None,
+) -> KNNGraph:
+    """Return the k nearest neighbors of every row of data that need not fit memory.
 
-    indices: ArrayRef
-    distances: ArrayRef
-    partitions: ArrayRef
-    n_partitions: int
-    recall: RecallEstimate
-    exact: bool
-    details: dict[str, Any]
+    Rows are divided into k-means cells, those near a boundary are copied across it, every cell
+    is searched on its own, and each row keeps the best of what its copies found.
+
+    Parameters
+    ----------
+    X : RowBlocks, array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
+        Data of shape (n_samples, n_features).
+    n_neighbors : int
+        Neighbors of each row, itself not counted, in [1, n_samples - 1].
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+    algorithm : {"auto", "exact", "pynndescent"}, default="auto"
+        How a partition is searched; ``auto`` is exact where that costs less than the seconds
+        that pynndescent compiles for.
+    representation : str, default="raw"
+        What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
+        components (metric euclidean); distances and recall are then those of the components.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process; it decides the partitions.
+    n_partitions : int or None, default=None
+        Partitions to begin with. None: as few as ``memory_limit`` allows.
+    eps : float or None, default=None
+        A row is copied to partitions whose center is within ``1 + eps`` times the distance to
+        its nearest. None: 0.15, or 0.1 where that makes more than 1.6 copies of a row on
+        average, or what ``recall_target`` asks for.
+    recall_target : float or None, default=None
+        Raise ``eps`` and the search effort until the recall's lower bound reaches this.
+    if_missed : {"error", "warn"}, default="error"
+        What to do about a target that cannot be met.
+    random_state : int, default=0
+        Seed of everything random.
+    scratch : Scratch or None, default=None
+        Where the graph is stored, and what is needed on the way. None: a temporary folder that
+        lives with the result.
+
+    Returns
+    -------
+    graph : KNNGraph
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of range, or a row has no direction (cosine, correlation).
+    MemoryLimitError
+        If the search does not fit ``memory_limit``.
+    ConvergenceError
+        If ``recall_target`` is not met.
+
+    Notes
+    -----
+    Deterministic for a fixed seed, shape and memory limit, whatever the workers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import knn_graph
+    >>> graph = knn_graph(load_digits().data, 5)
+    >>> graph.indices.shape, graph.recall_.value
+    ((1797, 5), 1.0)
+    """
+    searched = (n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
+    request = GraphRequest(*searched, n_partitions, parse_bytes(memory_limit))
+    return _checked_graph(X, request, representation, scratch or Scratch())
 
 
-def build_graph(blocks: RowBlocks, request: GraphRequest, scratch: Scratch) -> Built:
-    """Build the graph in ``scratch``; intermediate arrays are removed at the end.
+def _checked_graph(
+    X: Any, request: GraphRequest, representation: str, scratch: Scratch
+) -> KNNGraph:
+    """Check the parameters of `knn_graph` and the data, and build the graph."""
+    request.check()
+    n_components = check_representation(representation, request.metric)
+    blocks = RowBlocks.from_any(X, scratch=scratch)
+    check_n_neighbors(request.n_neighbors, blocks.n_samples)
+    if request.metric == "euclidean":
+        blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
+    if blocks.n_samples >= 2**31:
+        raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
+    if n_components is None:
+        return build_graph(blocks, request, scratch, representation="raw")
+    passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
+    try:
+        rows, explained, _ = principal_rows(blocks, n_components, request.random_state, working)
+        details = {"representation": representation, "explained_variance": explained}
+        graph = build_graph(rows, request, scratch, **details)
+        blocks.check_unchanged()
+    finally:
+        working.close()
+    over_components = {"passes_over_components": graph.details["passes"]}
+    details = {**graph.details, "passes": blocks.passes - passes, **over_components}
+    return replace(graph, details=details)
+
+
+def build_graph(
+    blocks: RowBlocks, request: GraphRequest, scratch: Scratch, **details: Any
+) -> KNNGraph:
+    """Build the graph of checked rows; what it needs on the way is removed at the end.
 
     Raises
     ------
@@ -136,7 +243,9 @@ def build_graph(blocks: RowBlocks, request: GraphRequest, scratch: Scratch) -> B
     )
     working = scratch.child(scratch.unique("search"))
     try:
-        return _Build(blocks, request, plan, scratch, working).run()
+        graph = _Build(blocks, request, plan, scratch, working).run(details)
+        blocks.check_unchanged()
+        return graph
     finally:
         working.close()
 
@@ -159,7 +268,7 @@ class _Build:
     candidates: tuple[ArrayRef, ...] = ()
     homes: ArrayRef = field(init=False)
 
-    def run(self) -> Built:
+    def run(self, details: dict[str, Any]) -> KNNGraph:
         """Sample, distribute, search, merge and check."""
         rows = self.blocks.rows * self.plan.run_blocks
         self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
@@ -181,7 +290,7 @@ class _Build:
             if samples is None:
                 recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
                 break
-            listed = listed_distances(samples, distances)
+            listed = scattered_rows(samples.read(0, "ids")[0], distances)
             if true is None:
                 true = self._true(samples, self.working.put("listed", listed))
             recall = estimate_recall(listed, true[1])
@@ -194,14 +303,18 @@ class _Build:
         assert spread is not None
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        return Built(
+        is_exact = spread.counts.max() <= self.exact_rows
+        return KNNGraph(
             indices,
             distances,
             self.homes,
+            request.metric,
+            "exact" if is_exact else "pynndescent",
             len(spread.counts),
             recall,
-            bool(spread.counts.max() <= self.exact_rows),
+            self.scratch,
             {
+                **details,
                 ROWS_OF_FULL_RUN: samples is not None,
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
@@ -224,11 +337,11 @@ class _Build:
             generator = rng(state, "partition sample")
             size = self.plan.sampled_rows
             chosen.append(np.sort(generator.choice(n, size, replace=False, shuffle=False)))
-        with self._timed("sample"):
+        with timed(self.seconds, "sample"):
             return gather_rows(self.blocks, chosen, self.request.metric, self.working)
 
     def _true(self, samples: Runs, listed: ArrayRef | None = None) -> tuple[np.ndarray, np.ndarray]:
-        with self._timed("recall"):
+        with timed(self.seconds, "recall"):
             return true_neighbors(
                 self.blocks, samples, self.request.n_neighbors, self.request.metric, listed
             )
@@ -244,7 +357,7 @@ class _Build:
         if samples is None or true is None or self.plan.n_partitions == 1:
             return cells.eps, 1.0, cells
         assert self.request.recall_target is not None
-        with self._timed("pilot"):
+        with timed(self.seconds, "pilot"):
             self.shares = colocation(
                 self.blocks, samples, true[0], cells, self.request.metric, self.working
             )
@@ -263,7 +376,7 @@ class _Build:
             eps,
             self.request.random_state,
         )
-        with self._timed("partition"):
+        with timed(self.seconds, "partition"):
             [cells] = run_tasks(
                 find_cells, [settings], samples, 1, str(self.working.path), label="partition"
             )
@@ -278,7 +391,7 @@ class _Build:
             self.request.n_neighbors,
         )
         self.working.check_free("graph", self.predicted_scratch)
-        with self._timed("distribute"):
+        with timed(self.seconds, "distribute"):
             spread = distribute(
                 self.blocks, cells, self.plan, self.request.metric, self.working, self.homes
             )
@@ -309,17 +422,15 @@ class _Build:
             request.random_state,
             keep=request.recall_target is not None,
         )
-        with self._timed("neighbors"):
+        with timed(self.seconds, "neighbors"):
             results, used = search_partitions(
                 spread, cells.partners(), search, indices, self.working
             )
         self.scratch_bytes = max(self.scratch_bytes, used)
         self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
-        with self._timed("merge"):
+        with timed(self.seconds, "merge"):
             bounds = block_bounds(n, indices.chunk_rows)
-            run_tasks(
-                merge_task, bounds, results, indices.chunk_rows, indices, distances, label="merge"
-            )
+            run_tasks(merge_task, bounds, results, (), self.candidates, label="merge")
         results.remove()
         return indices, distances
 
@@ -343,7 +454,7 @@ class _Build:
         )
         if self.request.if_missed == "error":
             raise ConvergenceError(message)
-        warnings.warn(message, stacklevel=5)
+        warnings.warn(message, stacklevel=6)
 
     def _predicted(self, spread: Distribution) -> int:
         """Return the resident size predicted for the largest task's process."""
@@ -356,12 +467,13 @@ class _Build:
         compiled = not self.plan.exact
         return baseline_bytes(compiled) + max(largest, self.plan.shuffle_bytes)
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Add up how long a step takes."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - began, 3)
+
+@contextmanager
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add up how long a step takes."""
+    began = time.monotonic()
+    yield
+    seconds[step] = round(seconds.get(step, 0.0) + time.monotonic() - began, 3)
 
 
 def colocation(
@@ -419,3 +531,20 @@ def choose_eps(shares: np.ndarray, target: float) -> float:
     """Return the smallest eps that leaves the search enough room below the target."""
     enough = shares >= target + (1 - target) * _LEFT_TO_SEARCH
     return EPS_GRID[int(enough.argmax()) if enough.any() else len(EPS_GRID) - 1]
+
+
+def missed_neighbors(graph: KNNGraph) -> list[str]:
+    """Return a warning, which is also logged, if the graph misses many neighbors; else none."""
+    recall = graph.recall_
+    if recall.value >= GOOD_RECALL:
+        return []
+    seconds = sum(graph.details["seconds"].values())
+    most = sum(MORE_EFFORT**step for step in range(1, ATTEMPTS))
+    note = (
+        f"The graph has {recall.value:.0%} of the true neighbors ({recall.n_rows:,} rows checked). "
+        f"Set graph.recall_target to {GOOD_RECALL} or more: the search is repeated, each time half "
+        f"as wide again, until it finds them; this one took {seconds:.0f} s, all of them take at "
+        f"most {most:.0f} times as long. Data without groups, or of many dimensions, need it most."
+    )
+    logger.warning(note)
+    return [note]

@@ -101,24 +101,14 @@ def true_neighbors(
     )
 
 
-def listed_distances(samples: Runs, distances: ArrayRef) -> np.ndarray:
-    """Return the distances of the sampled rows to the neighbors that a graph lists."""
-    [ids] = samples.read(0, "ids")
-    return scattered_rows(ids, distances)
-
-
 def scattered_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
-    """Return stored rows of ascending numbers, read block by block."""
-    home = ids // values.chunk_rows
-    items = [(int(block), ids[home == block]) for block in np.unique(home)]
-    return np.concatenate(run_tasks(_read_rows, items, values, label="check"))
+    """Return stored rows of some numbers, which a worker reads block by block."""
+    [rows] = run_tasks(_read_rows, [ids], values, label="check")
+    return np.asarray(rows)
 
 
-def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
-    """Return scattered rows of one stored block."""
-    block, ids = item
-    start = block * values.chunk_rows
-    return values.read(start, min(start + values.chunk_rows, values.shape[0]))[ids - start]
+def _read_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
+    return values.take(ids)
 
 
 def neighbors_of(
@@ -159,8 +149,6 @@ def _exact_kernel(
 ) -> tuple[np.ndarray, np.ndarray]:
     ids, queries = samples.read(0, "ids", "rows")
     bounds = None if listed is None else listed.load()[:, -1]
-    if bounds is not None and not np.isfinite(bounds).all():
-        bounds = None
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
     return search_pieces(rows, first_row, queries, ids.astype(np.int64), k, metric, bounds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,7 @@ def distribute(
         _distribute_task,
         list(enumerate(items)),
         blocks.start_pass(),
+        (blocks.n_features, blocks.dtype),
         cells,
         metric,
         width,
@@ -148,6 +150,7 @@ def distribute(
 def _distribute_task(
     item: tuple[int, list[tuple[int, int]]],
     reader: BlockReader,
+    like: tuple[int, np.dtype[Any]],
     cells: Cells,
     metric: str,
     width: int,
@@ -157,17 +160,13 @@ def _distribute_task(
     """Write one run to each shelf: some blocks, sorted by partition."""
     reset_peak()
     run, bounds = item
+    n_features, dtype = like
     start, stop = bounds[0][0], bounds[-1][1]
     ids = np.arange(start, stop, dtype=np.int32)
-    if len(bounds) == 1:
-        rows = prepare_rows(reader.read(start, stop), metric, ids)
-    else:
-        first = prepare_rows(reader.read(*bounds[0]), metric, ids)
-        rows = np.empty((stop - start, first.shape[1]), first.dtype)
-        rows[: len(first)] = first
-        for low, high in bounds[1:]:
-            in_shelf = slice(low - start, high - start)
-            rows[in_shelf] = prepare_rows(reader.read(low, high), metric, ids[in_shelf])
+    rows = np.empty((stop - start, n_features), dtype)
+    for low, high in bounds:
+        block = slice(low - start, high - start)
+        rows[block] = prepare_rows(reader.read(low, high), metric, ids[block])
     targets, source = cells.assign(rows, ids)
     homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
@@ -289,11 +288,24 @@ def _search_task(
 
 
 def merge_task(
-    bounds: tuple[int, int], results: Runs, rows: int, indices: ArrayRef, distances: ArrayRef
-) -> None:
-    """Merge and write one block of the graph."""
+    bounds: tuple[int, int],
+    results: Runs,
+    former: tuple[ArrayRef, ...],
+    out: tuple[ArrayRef, ...],
+) -> int:
+    """Merge and write one block of the graph; return how many of its former lists changed.
+
+    ``former`` and ``out`` are indices and distances; of a new graph there are no former ones.
+    """
     start, stop = bounds
-    owners, neighbors, far = results.read(start // rows, "row", "neighbor", "distance")
+    lists = results.read(start // out[0].chunk_rows, "row", "neighbor", "distance")
+    held = max(0, min(stop, former[0].shape[0]) - start) if former else 0
+    before = [ref.read(start, start + held) for ref in former] if held else []
+    if held:
+        owners = np.arange(start, start + held, dtype=lists[0].dtype)
+        lists = [np.concatenate(pair) for pair in zip([owners, *before], lists, strict=True)]
+    owners, neighbors, far = lists
     merged = merge_neighbors(owners, neighbors, far, start, stop - start)
-    indices.write(start, merged[0])
-    distances.write(start, merged[1])
+    for ref, values in zip(out, merged, strict=True):
+        ref.write(start, values)
+    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0

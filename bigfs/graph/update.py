@@ -8,9 +8,7 @@ The lists of the former graph and these are merged as those of partitions always
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -25,6 +23,7 @@ from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import recall as checked
+from bigfs.graph.build import timed
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import (
     as_distances,
@@ -41,8 +40,9 @@ from bigfs.graph.recall import (
     RecallEstimate,
     choose_checked,
     estimate_recall,
+    scattered_rows,
 )
-from bigfs.graph.search import gather_rows
+from bigfs.graph.search import gather_rows, merge_task
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -146,19 +146,19 @@ class _GraphUpdate:
         """Prepare the new rows, search, merge and check."""
         blocks, former, before = self.blocks, self.former, self.blocks.passes
         self._check_memory()
-        with self._timed("sample"):
+        with timed(self.seconds, "sample"):
             centers, sample, ids, *known = self._kept()
-        with self._timed("new rows"):
+        with timed(self.seconds, "new rows"):
             grown = self._grown(centers, sample, ids, tuple(known))
         homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
-        with self._timed("neighbors"):
+        with timed(self.seconds, "neighbors"):
             results, rows, true = self._search(grown, homes)
-        with self._timed("merge"):
+        with timed(self.seconds, "merge"):
             indices, distances, changed = self._merge(results)
         n_cells = centers.shape[0] - 1
         recall = RecallEstimate(1.0, 1.0, 1.0, blocks.n_samples, exact=True)
         if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(distances.take(rows), true)
+            recall = estimate_recall(scattered_rows(rows, distances), true)
         details = {
             "kept": list(KEPT),
             "passes": blocks.passes - before,
@@ -257,16 +257,9 @@ class _GraphUpdate:
         distances = self.scratch.create(_DISTANCES, (n, k), np.float32, rows)
         before = former.indices_ref, former.distances_ref
         changed = run_tasks(
-            _merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
+            merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
         )
         return indices, distances, sum(changed)
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = round(time.monotonic() - began, 3)
 
 
 def _first_centers(
@@ -479,25 +472,3 @@ def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return places by ascending value, the values, and where the places of each begin."""
     order = np.argsort(values, kind="stable")
     return order, *np.unique(values[order], return_index=True)
-
-
-def _merge_task(
-    bounds: tuple[int, int],
-    results: Runs,
-    former: tuple[ArrayRef, ArrayRef],
-    out: tuple[ArrayRef, ArrayRef],
-) -> int:
-    """Merge and write one block of the graph; return how many old lists changed."""
-    start, stop = bounds
-    rows, n_old = out[0].chunk_rows, former[0].shape[0]
-    owners, neighbors, distances = results.read(start // rows, "row", "neighbor", "distance")
-    held = max(0, min(stop, n_old) - start)
-    before = [ref.read(start, start + held) for ref in former] if held else []
-    if held:
-        owners = np.concatenate([np.arange(start, start + held, dtype=owners.dtype), owners])
-        neighbors = np.concatenate([before[0], neighbors])
-        distances = np.concatenate([before[1], distances])
-    merged = merge_neighbors(owners, neighbors, distances, start, stop - start)
-    out[0].write(start, merged[0])
-    out[1].write(start, merged[1])
-    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from bigfs.core.memory import peak_bytes
-from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree
+from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -160,15 +160,11 @@ def write_run(
 
 def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
     """Write some rows of a column, a few megabytes at a time; return their bytes."""
-    row_bytes = max(1, column[:1].nbytes)
-    step = max(1, _TILE_BYTES // row_bytes)
-    nbytes = 0
+    row_bytes = column[:1].nbytes
+    step = max(1, _TILE_BYTES // max(1, row_bytes))
     for begin in range(0, len(rows), step):
-        part = memoryview(column[rows[begin : begin + step]]).cast("B")
-        nbytes += len(part)
-        while len(part):
-            part = part[file.write(part) :]
-    return nbytes
+        write_from(file, column[rows[begin : begin + step]])
+    return row_bytes * len(rows)
 
 
 def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:

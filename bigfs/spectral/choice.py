@@ -10,10 +10,10 @@ from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.block import BLOCK_VALUES, block_rows
-from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_width, bulk_begins
 from bigfs.spectral.kernels import CACHE_LINE
+from bigfs.spectral.operator import Storage
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.thin import factor_bytes
 

@@ -114,7 +114,7 @@ def filter_task(
     The first ``n_frozen`` panels stay as they are. The file gets the vectors and, after the last
     step, their products P z in float64, or else the vectors before them. Returns the attempt.
     """
-    products, width = Transition(graph), target.widths[panel]
+    products, width, first = Transition(graph), target.widths[panel], sum(target.widths[:panel])
     X, Y = (aligned((graph.n_samples, width), target.dtype) for _ in range(2))
     frozen = panel < n_frozen
     for block, (start, stop) in enumerate(target.bounds):
@@ -123,7 +123,7 @@ def filter_task(
             X[where] = state.read(block, panel)
             Y[where] = state.read(block, panel, target.dtype)
         else:
-            X[where] = _columns(source, block, sum(target.widths[:panel]), width)
+            X[where] = source.rows(block, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
         is_new[products.where(0, begin.start.n_samples)] = False
@@ -142,17 +142,6 @@ def filter_task(
                 yield Y[products.where(start, stop)]
 
     return target.write(panel, parts())
-
-
-def _columns(source: Vectors, block: int, first: int, width: int) -> np.ndarray:
-    """Read some columns of a block of rows, whatever the panels that they are in."""
-    parts, begin = [], 0
-    for panel, columns in enumerate(source.widths):
-        inside = slice(max(0, first - begin), max(0, first + width - begin))
-        if inside.start < columns and inside.stop > 0:
-            parts.append(source.read(block, panel)[:, inside])
-        begin += columns
-    return np.hstack(parts)
 
 
 def lanczos_task(steps: int, graph: StoredGraph, random_state: int) -> np.ndarray:

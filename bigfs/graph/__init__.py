@@ -2,8 +2,8 @@
 
 from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
 from bigfs.graph.build import knn_graph
+from bigfs.graph.components import connected_components
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.laplacian import connected_components, laplacian_rows
 
 __all__ = [
     "AffinityMatrix",
@@ -12,5 +12,4 @@ __all__ = [
     "affinity_from_csr",
     "connected_components",
     "knn_graph",
-    "laplacian_rows",
 ]

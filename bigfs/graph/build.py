@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.checks import check_choice
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, baseline_bytes
 from bigfs.core.seeds import rng
 from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
+from bigfs.graph.local import check_n_neighbors
 from bigfs.graph.partition import (
     Cells,
-    CellSettings,
+    GraphRequest,
     PartitionPlan,
     assign_cells,
     exact_rows,
@@ -45,7 +44,6 @@ from bigfs.graph.recall import (
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
     Distribution,
-    Search,
     distribute,
     gather_rows,
     merge_task,
@@ -74,35 +72,6 @@ _TILE_BYTES = 16 * 1024**2
 LEAST_DISTANCE = 1e-30
 # A warning with the remedy is given below this share of true neighbors.
 GOOD_RECALL = 0.9
-
-
-@dataclass(frozen=True)
-class GraphRequest:
-    """Parameters of a graph; see `knn_graph`."""
-
-    n_neighbors: int
-    metric: str
-    algorithm: str
-    eps: float | None
-    recall_target: float | None
-    if_missed: str
-    random_state: int
-    n_partitions: int | None
-    memory_limit: int
-
-    def check(self) -> None:
-        """Raise InputError for an option out of its range."""
-        check_metric(self.metric)
-        check_choice("algorithm", self.algorithm, ALGORITHMS)
-        eps, target = self.eps, self.recall_target
-        if eps is not None and not 0 <= eps <= 10:
-            raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
-        if target is not None and not 0 < target < 1:
-            raise InputError(
-                f"recall_target must be a number in (0, 1), for instance 0.99. Got {target!r}."
-            )
-        if self.if_missed not in ("error", "warn"):
-            raise InputError(f"if_missed must be 'error' or 'warn'. Got {self.if_missed!r}.")
 
 
 def knn_graph(
@@ -279,7 +248,8 @@ class _Build:
         true = None
         if samples is not None and target is not None:
             true = self._true(samples)
-        eps, effort, cells = self._first_eps(samples, true)
+        eps, cells = self._first_eps(samples, true)
+        effort = 1.0
         spread: Distribution | None = None
         for _ in range(ATTEMPTS):
             if cells.eps != eps:
@@ -348,38 +318,30 @@ class _Build:
 
     def _first_eps(
         self, samples: Runs | None, true: tuple[np.ndarray, np.ndarray] | None
-    ) -> tuple[float, float, Cells]:
+    ) -> tuple[float, Cells]:
         """Return eps as given, or the pilot's choice for the target, or the default."""
         eps = _DEFAULT_EPS[0] if self.request.eps is None else self.request.eps
         cells = self._cells(samples, eps)
         if self.request.eps is None and cells.copies > _MOST_COPIES:
             cells = self._cells(samples, _DEFAULT_EPS[1])
         if samples is None or true is None or self.plan.n_partitions == 1:
-            return cells.eps, 1.0, cells
+            return cells.eps, cells
         assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
             self.shares = colocation(
                 self.blocks, samples, true[0], cells, self.request.metric, self.working
             )
         if self.request.eps is None:
-            return choose_eps(self.shares, self.request.recall_target), 1.0, cells
-        return cells.eps, 1.0, cells
+            return choose_eps(self.shares, self.request.recall_target), cells
+        return cells.eps, cells
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
         if samples is None or self.plan.n_partitions == 1:
             return Cells(None, (1,), (0,), eps, 1.0)
-        settings = CellSettings(
-            self.plan,
-            self.blocks.n_samples,
-            self.request.n_neighbors,
-            eps,
-            self.request.random_state,
-        )
+        shared = (self.request, self.plan, self.blocks.n_samples, samples, str(self.working.path))
         with timed(self.seconds, "partition"):
-            [cells] = run_tasks(
-                find_cells, [settings], samples, 1, str(self.working.path), label="partition"
-            )
+            [cells] = run_tasks(find_cells, [eps], *shared, label="partition")
         return cells
 
     def _distribute(self, cells: Cells) -> Distribution:
@@ -402,7 +364,7 @@ class _Build:
         self, spread: Distribution, cells: Cells, effort: float
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search the partitions and merge their results by row."""
-        n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
+        n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
         rows = graph_block_rows(k)
         # A task of an earlier search that was given up may still write: not into these arrays.
         self.scratch.remove(*self.candidates)
@@ -414,17 +376,9 @@ class _Build:
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, spread.counts, self.blocks.n_features
         )
-        search = Search(
-            k,
-            request.metric,
-            self.exact_rows,
-            effort,
-            request.random_state,
-            keep=request.recall_target is not None,
-        )
         with timed(self.seconds, "neighbors"):
             results, used = search_partitions(
-                spread, cells.partners(), search, indices, self.working
+                spread, cells.partners(), request, (self.exact_rows, effort), indices, self.working
             )
         self.scratch_bytes = max(self.scratch_bytes, used)
         self.peak_bytes = max(self.peak_bytes, results.peak_bytes)

@@ -14,7 +14,7 @@ from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.descent import is_compiled, search_prepared
 from bigfs.graph.local import as_distances, merge_neighbors, prepare_rows
-from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
+from bigfs.graph.partition import Cells, GraphRequest, PartitionPlan, group_tiny
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
@@ -178,26 +178,18 @@ def _distribute_task(
     return receipts
 
 
-@dataclass(frozen=True)
-class Search:
-    """Parameters of the search of a partition."""
-
-    n_neighbors: int
-    metric: str
-    exact_rows: int  # up to how many rows exactly
-    effort: float  # factor on what pynndescent explores
-    random_state: int
-    keep: bool  # keep the rows in scratch, for another attempt
-
-
 def search_partitions(
     spread: Distribution,
     partners: np.ndarray,
-    search: Search,
+    request: GraphRequest,
+    how: tuple[int, float],
     indices: ArrayRef,
     working: Scratch,
 ) -> tuple[Runs, int]:
     """Search every partition on its own, several at a time across workers.
+
+    ``how`` says up to how many rows are searched exactly, and by what factor pynndescent explores
+    more. With a recall target the rows stay in scratch, for another attempt.
 
     Returns
     -------
@@ -209,11 +201,11 @@ def search_partitions(
     folder = str(working.child(working.unique("results")).path)
     rows = indices.chunk_rows
     n_blocks = -(-indices.shape[0] // rows)
-    groups = group_tiny(spread.counts, partners, search.n_neighbors + 1)
+    groups = group_tiny(spread.counts, partners, request.n_neighbors + 1)
     sizes = np.array([spread.counts[list(group)].sum() for group in groups])
     # A group is searched while the first of its shelves is still there.
     shelf_of = np.array([group[0] // spread.width for group in groups])
-    if sizes.max() > search.exact_rows:
+    if sizes.max() > how[0]:
         _compile_first()
     receipts: dict[int, Receipt] = {}
     held, most = spread.nbytes, 0
@@ -225,7 +217,8 @@ def search_partitions(
             [(i, groups[i]) for i in mine],
             spread.shelves,
             spread.width,
-            search,
+            request,
+            how,
             (folder, rows, n_blocks),
             label="neighbors",
             unit="partitions",
@@ -233,7 +226,7 @@ def search_partitions(
         receipts.update(zip(mine, results, strict=True))
         written = sum(receipt.nbytes for receipt in receipts.values())
         most = max(most, held + written)
-        if not search.keep:
+        if request.recall_target is None:
             runs.remove()
             held -= runs.nbytes
     ordered = [receipts[i] for i in range(len(groups))]
@@ -262,7 +255,8 @@ def _search_task(
     item: tuple[int, tuple[int, ...]],
     shelves: tuple[Runs, ...],
     width: int,
-    search: Search,
+    request: GraphRequest,
+    how: tuple[int, float],
     destination: tuple[str, int, int],
 ) -> Receipt:
     """Find the neighbors of all rows of one partition within it."""
@@ -274,15 +268,13 @@ def _search_task(
         parts = [shelves[p // width].read(p % width, "ids", "rows") for p in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
-    seed = derive_seed(search.random_state, "neighbors", number)
-    local, squared = search_prepared(
-        rows, search.n_neighbors, seed, search.exact_rows, search.effort
-    )
+    seed = derive_seed(request.random_state, "neighbors", number)
+    local, squared = search_prepared(rows, request.n_neighbors, seed, *how)
     del rows
     values = {
         "row": ids,
         "neighbor": ids[local],
-        "distance": as_distances(squared, search.metric),
+        "distance": as_distances(squared, request.metric),
     }
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
 

@@ -59,11 +59,6 @@ class Runs:
     nbytes: int  # size of all runs
     peak_bytes: int  # the largest process that wrote one, resident, since its task began
 
-    def count(self, target: int) -> int:
-        """Return how many rows a target has."""
-        begins, ends = self.offsets.read(target, target + 2)
-        return int((ends - begins).sum())
-
     def read(self, target: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of a target, in the order of the runs.
 

@@ -36,11 +36,11 @@ from bigfs.graph.local import (
 from bigfs.graph.partition import assign_cells
 from bigfs.graph.recall import (
     SAMPLED_ROWS,
-    CheckedRows,
     RecallEstimate,
     choose_checked,
     estimate_recall,
     scattered_rows,
+    search_pieces,
 )
 from bigfs.graph.search import gather_rows, merge_task
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
@@ -127,7 +127,11 @@ class GrownRows:
     probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
     # Of shape (n_new,), float64: squared distance within which it has its neighbors there.
     limits: ArrayRef
-    checked: CheckedRows  # the rows whose recall is measured
+    # Of shape (n_checked,), int64: where the rows are in the sample whose recall is measured.
+    checked: ArrayRef
+    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
+    # and distances; none at first.
+    known: tuple[ArrayRef, ...]
 
 
 @dataclass
@@ -246,8 +250,13 @@ class _GraphUpdate:
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
         runs = commit_runs(self.working, folder, receipts)
-        true = grown.checked.keep((nearest[0], nearest[1]), self.scratch)
-        return runs, grown.sample_ids.load()[grown.checked.places.load()], true
+        places, true = grown.checked.load(), (nearest[0], nearest[1])
+        if grown.known:
+            before, n = (grown.known[0].load(), grown.known[1].load()), grown.known[0].shape[0]
+            true[0][:n], true[1][:n] = merge_exact(before, (true[0][:n], true[1][:n]))
+        for name, values in zip(checked.KEPT, (places, *true), strict=True):
+            self.scratch.put(name, values)
+        return runs, grown.sample_ids.load()[places], true[1]
 
     def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:
         """Store the merged lists; return also how many old ones changed."""
@@ -324,7 +333,8 @@ def _limits_task(
         new,
         working.put("probes", probes),
         working.put("limits", limits),
-        CheckedRows(checked_places, known[1:]),
+        checked_places,
+        known[1:],
     )
 
 
@@ -355,14 +365,26 @@ def _search_kernel(
 
 def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors in a block of the rows that are checked."""
-    chosen, n_old = grown.checked.places.load(), grown.n_old
+    chosen, n_old = grown.checked.load(), grown.n_old
     own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]
     bounds = np.empty(len(own), np.float32)
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
     bounds[~old] = as_distances(grown.limits.load()[own[~old] - n_old], grown.metric)
-    settings = n_old, grown.n_neighbors, grown.metric
-    return grown.checked.search(rows, first_row, *settings, (own, queries, bounds))
+    n_known = 0
+    if grown.known:
+        n_known = grown.known[0].shape[0]
+        bounds[:n_known] = grown.known[1].load()[:, -1]
+    indices = np.full((len(own), grown.n_neighbors), -1, np.int64)
+    distances = np.full(indices.shape, np.inf, np.float32)
+    # Rows whose neighbors among the old ones are known are compared with new rows only.
+    for part, begin in ((slice(n_known), max(0, n_old - first_row)), (slice(n_known, None), 0)):
+        if begin < len(rows) and len(own[part]):
+            indices[part], distances[part] = search_pieces(
+                rows[begin:], first_row + begin, queries[part], own[part], grown.n_neighbors,
+                grown.metric, bounds[part],
+            )  # fmt: skip
+    return indices, distances
 
 
 def _combine(

@@ -18,7 +18,7 @@ from bigfs.graph import build, knn_graph
 from bigfs.graph.partition import (
     MAX_COPIES,
     Cells,
-    CellSettings,
+    GraphRequest,
     assign_cells,
     exact_rows,
     find_cells,
@@ -63,7 +63,8 @@ def _cells(X: np.ndarray, n_partitions: int, capacity: int, eps: float) -> Cells
     plan = _plan(len(X), X.shape[1], GIB, n_partitions=n_partitions)
     plan = replace(plan, capacity_rows=capacity)
     samples = gather_rows(blocks, [np.arange(3), np.arange(len(X))], "euclidean", scratch)
-    cells = find_cells(CellSettings(plan, len(X), 15, eps, 0), samples, 1, str(scratch.path))
+    request = GraphRequest(15, "euclidean", "auto", eps, None, "error", 0, n_partitions, GIB)
+    cells = find_cells(eps, request, plan, len(X), samples, str(scratch.path))
     cells.assign(X[:1], np.arange(1))
     targets, source = cells.assign(X, np.arange(len(X)))
     assert set(source[: len(X)]) == set(range(len(X)))

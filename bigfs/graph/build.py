@@ -17,7 +17,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, baseline_bytes
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.seeds import rng
 from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
@@ -230,7 +230,6 @@ class _Build:
     working: Scratch
     seconds: dict[str, float] = field(default_factory=dict)
     scratch_bytes: int = 0
-    peak_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
     searches: int = 0
@@ -293,8 +292,6 @@ class _Build:
                 "largest_partition": int(spread.counts.max()),
                 "scratch_bytes": self.scratch_bytes,
                 "predicted_scratch_bytes": self.predicted_scratch,
-                "predicted_peak_bytes": self._predicted(spread),
-                "measured_peak_bytes": self.peak_bytes,
                 "seconds": self.seconds,
             },
         )
@@ -354,11 +351,9 @@ class _Build:
         )
         self.working.check_free("graph", self.predicted_scratch)
         with timed(self.seconds, "distribute"):
-            spread = distribute(
+            return distribute(
                 self.blocks, cells, self.plan, self.request.metric, self.working, self.homes
             )
-        self.peak_bytes = max(self.peak_bytes, spread.peak_bytes)
-        return spread
 
     def _search(
         self, spread: Distribution, cells: Cells, effort: float
@@ -381,7 +376,6 @@ class _Build:
                 spread, cells.partners(), request, (self.exact_rows, effort), indices, self.working
             )
         self.scratch_bytes = max(self.scratch_bytes, used)
-        self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
         with timed(self.seconds, "merge"):
             bounds = block_bounds(n, indices.chunk_rows)
             run_tasks(merge_task, bounds, results, (), self.candidates, label="merge")
@@ -409,17 +403,6 @@ class _Build:
         if self.request.if_missed == "error":
             raise ConvergenceError(message)
         warnings.warn(message, stacklevel=6)
-
-    def _predicted(self, spread: Distribution) -> int:
-        """Return the resident size predicted for the largest task's process."""
-        largest = self.plan.search_bytes(
-            int(spread.counts.max()),
-            self.blocks.n_features,
-            self.blocks.dtype.itemsize,
-            self.request.n_neighbors,
-        )
-        compiled = not self.plan.exact
-        return baseline_bytes(compiled) + max(largest, self.plan.shuffle_bytes)
 
 
 @contextmanager

@@ -165,8 +165,7 @@ def _spread(
     )
     sources = (distinct.indices_ref, distinct.distances_ref, distinct.partitions_ref)
     run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
-    peak = max(distinct.details["measured_peak_bytes"], graph.details["measured_peak_bytes"])
-    details = {**distinct.details, "n_distinct": ids.shape[0], "measured_peak_bytes": peak}
+    details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
     return replace(
         distinct,

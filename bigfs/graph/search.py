@@ -10,7 +10,6 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.descent import is_compiled, search_prepared
 from bigfs.graph.local import as_distances, merge_neighbors, prepare_rows
@@ -45,11 +44,6 @@ class Distribution:
     def nbytes(self) -> int:
         """Bytes of all rows in scratch."""
         return sum(runs.nbytes for runs in self.shelves)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The largest process that wrote one."""
-        return max(runs.peak_bytes for runs in self.shelves)
 
 
 def shelf_width(n_partitions: int) -> int:
@@ -158,7 +152,6 @@ def _distribute_task(
     homes: ArrayRef,
 ) -> list[Receipt]:
     """Write one run to each shelf: some blocks, sorted by partition."""
-    reset_peak()
     run, bounds = item
     n_features, dtype = like
     start, stop = bounds[0][0], bounds[-1][1]
@@ -260,7 +253,6 @@ def _search_task(
     destination: tuple[str, int, int],
 ) -> Receipt:
     """Find the neighbors of all rows of one partition within it."""
-    reset_peak()
     number, group = item
     folder, graph_rows, n_blocks = destination
     ids, rows = shelves[group[0] // width].read(group[0] % width, "ids", "rows")

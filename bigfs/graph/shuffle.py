@@ -14,7 +14,6 @@ from typing import IO
 
 import numpy as np
 
-from bigfs.core.memory import peak_bytes
 from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -38,13 +37,12 @@ class RunColumn:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Report of a finished attempt: its name, columns, where each target's rows begin, its cost."""
+    """Report of a finished attempt: its name, columns, where each target's rows begin, its size."""
 
     attempt: int
     columns: tuple[RunColumn, ...]  # in file order
     offsets: np.ndarray
     nbytes: int
-    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class Runs:
     offsets: ArrayRef
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
     nbytes: int  # size of all runs
-    peak_bytes: int  # the largest process that wrote one, resident, since its task began
 
     def read(self, target: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of a target, in the order of the runs.
@@ -150,7 +147,7 @@ def write_run(
         RunColumn(name, column.dtype.name, 0 if column.ndim == 1 else column.shape[1])
         for name, column in values.items()
     )
-    return Receipt(attempt, columns, offsets, nbytes, peak_bytes())
+    return Receipt(attempt, columns, offsets, nbytes)
 
 
 def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
@@ -172,5 +169,4 @@ def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> R
         scratch.put(scratch.unique("offsets"), offsets),
         scratch.put(scratch.unique("attempts"), attempts),
         sum(receipt.nbytes for receipt in receipts),
-        max(receipt.peak_bytes for receipt in receipts),
     )

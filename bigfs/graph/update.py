@@ -18,7 +18,7 @@ from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.cost import Shape
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import reset_peak, task_budget
+from bigfs.core.memory import task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
@@ -167,7 +167,6 @@ class _GraphUpdate:
             "kept": list(KEPT),
             "passes": blocks.passes - before,
             "scratch_bytes": results.nbytes,
-            "measured_peak_bytes": results.peak_bytes,
             "new_rows": blocks.n_samples - former.n_samples,
             "changed_rows": changed,
             "seconds": self.seconds,
@@ -346,7 +345,6 @@ def _search_kernel(
     destination: tuple[str, int, int, int],
 ) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
     """Compare a block with the new rows near it, and exactly with the rows that are checked."""
-    reset_peak()
     n_old, metric = grown.n_old, grown.metric
     ids = first_row + np.arange(len(X))
     rows = prepare_rows(X, metric, ids)

@@ -147,7 +147,6 @@ class GraphStrategy:
         out.describe(
             graph=graph.describe(),
             affinity=W.describe(),
-            measured_peak_bytes=graph.details["measured_peak_bytes"],
             notes=[*graph.details.get("notes", []), *missed_neighbors(graph)],
         )
 

@@ -99,7 +99,7 @@ class Footprint:
         Parameters
         ----------
         told_peak : int or None, default=None
-            A peak that tasks have measured themselves: some of them begin anew.
+            That of this process, where it reads and others do the tasks.
         """
         measured = max(on_every_process(peak_bytes).values())
         return {

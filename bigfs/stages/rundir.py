@@ -98,7 +98,7 @@ class RunStages(StageStore):
             yield scratch
         passes = 0 if blocks is None else blocks.passes - before
         about = read_attributes(scratch.path)
-        record = footprint.record(about.get("measured_peak_bytes"))
+        record = footprint.record()
         record["notes"] = about.get("notes", [])
         record |= {"passes": passes, "bytes_read": passes * blocks.nbytes if passes else 0}
         record |= {"version": stage.version, "settings": stage.settings}

@@ -152,18 +152,11 @@ def knn_graph(
     """
     searched = (n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
     request = GraphRequest(*searched, n_partitions, parse_bytes(memory_limit))
-    return _checked_graph(X, request, representation, scratch or Scratch())
-
-
-def _checked_graph(
-    X: Any, request: GraphRequest, representation: str, scratch: Scratch
-) -> KNNGraph:
-    """Check the parameters of `knn_graph` and the data, and build the graph."""
-    request.check()
-    n_components = check_representation(representation, request.metric)
+    n_components = check_representation(representation, metric)
+    scratch = scratch or Scratch()
     blocks = RowBlocks.from_any(X, scratch=scratch)
-    check_n_neighbors(request.n_neighbors, blocks.n_samples)
-    if request.metric == "euclidean":
+    check_n_neighbors(n_neighbors, blocks.n_samples)
+    if metric == "euclidean":
         blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
@@ -171,7 +164,7 @@ def _checked_graph(
         return build_graph(blocks, request, scratch, representation="raw")
     passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
     try:
-        rows, explained, _ = principal_rows(blocks, n_components, request.random_state, working)
+        rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
         details = {"representation": representation, "explained_variance": explained}
         graph = build_graph(rows, request, scratch, **details)
         blocks.check_unchanged()
@@ -201,12 +194,10 @@ def build_graph(
     (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
     """
     plan = plan_partitions(
-        (blocks.n_samples, blocks.n_features),
-        blocks.dtype.itemsize,
+        blocks.layout,
         request.n_neighbors,
         request.memory_limit,
         algorithm=request.algorithm,
-        block_rows=blocks.rows,
         n_partitions=request.n_partitions,
         remote=is_remote(scratch.path),
     )
@@ -343,11 +334,7 @@ class _Build:
 
     def _distribute(self, cells: Cells) -> Distribution:
         self.predicted_scratch = scratch_bytes(
-            cells.n_partitions,
-            cells.copies,
-            (self.blocks.n_samples, self.blocks.n_features),
-            self.blocks.dtype.itemsize,
-            self.request.n_neighbors,
+            self.blocks.layout, self.request.n_neighbors, cells.n_partitions, cells.copies
         )
         self.working.check_free("graph", self.predicted_scratch)
         with timed(self.seconds, "distribute"):

@@ -17,6 +17,12 @@ from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch
 
 
+def check_mode(mode: str) -> None:
+    """Raise InputError for a kind of matrix that a graph is not returned as."""
+    if mode not in ("distance", "connectivity"):
+        raise InputError(f"mode must be 'distance' or 'connectivity'. Got {mode!r}.")
+
+
 @dataclass(frozen=True)
 class KNNGraph(Kept):
     """The k nearest neighbors of every row.
@@ -105,8 +111,7 @@ class KNNGraph(Kept):
         """
         from scipy.sparse import csr_array
 
-        if mode not in ("distance", "connectivity"):
-            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {mode!r}.")
+        check_mode(mode)
         n, k = self.indices_ref.shape
         self.check_fits(memory_limit)
         data = (

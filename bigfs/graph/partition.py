@@ -14,6 +14,7 @@ import numpy as np
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.checks import check_choice, check_count
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
@@ -69,7 +70,7 @@ class GraphRequest:
     n_partitions: int | None
     memory_limit: int
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise InputError for an option out of its range."""
         check_metric(self.metric)
         check_choice("algorithm", self.algorithm, ALGORITHMS)
@@ -147,13 +148,11 @@ def exact_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> 
 
 
 def plan_partitions(
-    shape: tuple[int, int],
-    itemsize: int,
+    shape: Shape,
     n_neighbors: int,
     memory_limit: int,
     *,
     algorithm: str,
-    block_rows: int,
     n_partitions: int | None = None,
     remote: bool = False,
 ) -> PartitionPlan:
@@ -168,7 +167,7 @@ def plan_partitions(
     InputError
         If ``n_partitions`` is out of range.
     """
-    n, d = shape
+    n, d, itemsize = shape.n_samples, shape.n_features, shape.itemsize
     budget = task_budget(memory_limit)
     exact = algorithm == "exact" or (algorithm == "auto" and _cheaper_exactly(np.array([n]), d))
     cost = exact_bytes if exact else index_bytes
@@ -194,7 +193,7 @@ def plan_partitions(
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit)
     sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
     sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
-    block_bytes = block_rows * d * itemsize
+    block_bytes = shape.block_rows * d * itemsize
     slice_bytes = _REMOTE_SLICE_BYTES if remote else _SLICE_BYTES
     run_blocks = max(1, min(slice_bytes * fewest, budget // 4) // block_bytes)
     return PartitionPlan(

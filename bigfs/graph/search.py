@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.descent import is_compiled, search_prepared
@@ -52,18 +53,19 @@ def shelf_width(n_partitions: int) -> int:
     return -(-n_partitions // shelves)
 
 
-def scratch_bytes(
-    n_partitions: int, copies: float, shape: tuple[int, int], itemsize: int, n_neighbors: int
-) -> int:
+def scratch_bytes(shape: Shape, n_neighbors: int, n_partitions: int, copies: float) -> int:
     """Return the most bytes that rows, results and the graph itself take in scratch.
 
     ``copies`` is the number of cells that a row goes to on average, see `PLANNED_COPIES`.
     """
-    n, d = shape
+    n = shape.n_samples
     searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
-    rows, results = searched * (d * itemsize + 4), searched * (8 * n_neighbors + 4)
+    rows, results = (
+        searched * (shape.n_features * shape.itemsize + 4),
+        searched * (8 * n_neighbors + 4),
+    )
     most = max(rows + results / shelves, results + rows / shelves)
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 
@@ -142,21 +141,16 @@ def write_run(
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     attempt = secrets.randbits(63)
     with new_file(_run_path(folder, run, attempt)) as file:
-        nbytes = sum(_write_rows(file, column, rows) for column in values.values())
+        for column in values.values():
+            # A few megabytes of a column at a time.
+            step = max(1, _TILE_BYTES // max(1, column[:1].nbytes))
+            for begin in range(0, len(rows), step):
+                write_from(file, column[rows[begin : begin + step]])
     columns = tuple(
         RunColumn(name, column.dtype.name, 0 if column.ndim == 1 else column.shape[1])
         for name, column in values.items()
     )
-    return Receipt(attempt, columns, offsets, nbytes)
-
-
-def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
-    """Write some rows of a column, a few megabytes at a time; return their bytes."""
-    row_bytes = column[:1].nbytes
-    step = max(1, _TILE_BYTES // max(1, row_bytes))
-    for begin in range(0, len(rows), step):
-        write_from(file, column[rows[begin : begin + step]])
-    return row_bytes * len(rows)
+    return Receipt(attempt, columns, offsets, len(rows) * sum(c.row_bytes for c in columns))
 
 
 def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:

@@ -292,12 +292,8 @@ def _write_indptr(
 ) -> None:
     """Write the row pointers of one block: entries before it, then running sums."""
     start, stop = bounds
-    n_samples = counts.shape[0]
-    if start == n_samples:
-        indptr.write(start, where.load()[-1:])
-        return
     before = int(where.load()[start // rows])
-    per_row = counts.read(start, min(stop, n_samples))
+    per_row = counts.read(start, min(stop, counts.shape[0]))
     sums = before + np.concatenate([[0], np.cumsum(per_row)])
     indptr.write(start, sums[: stop - start])
 

@@ -17,13 +17,12 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.build import knn_graph
+from bigfs.graph.knn import check_mode
 from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.display import showing
 from bigfs.store.formats.memory import plain
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import check_fitted_names, open_matrix
-
-MODES = ("distance", "connectivity")
 
 
 class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -105,7 +104,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _fit(self, X: Any) -> KNeighborsTransformer:
         """Find the neighbors of every row."""
-        self._check_mode()
+        check_mode(self.mode)
         scratch = Scratch()
         self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
         blocks = self._opened(scratch)
@@ -127,10 +126,6 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.n_samples_fit_ = blocks.n_samples
         self._n_features_out = self.n_samples_fit_
         return self
-
-    def _check_mode(self) -> None:
-        if self.mode not in MODES:
-            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
 
     def _opened(self, scratch: Scratch) -> RowBlocks:
         """Return the fitted rows, opened again in another process or copy."""
@@ -165,7 +160,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         graph : csr_matrix of shape (n_queries, n_samples), float32
         """
         check_is_fitted(self, "graph_")
-        self._check_mode()
+        check_mode(self.mode)
         n = self.n_samples_fit_
         check_count("n_neighbors", self.n_neighbors, n - 1, f"since {n} rows were fitted")
         queries = self._checked(X, reset=False)

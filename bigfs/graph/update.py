@@ -228,8 +228,7 @@ class _GraphUpdate:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
-        dtype = sample.open(working).dtype
-        new = working.create("new", (n_new, blocks.n_features), dtype, blocks.rows)
+        new = working.create("new", (n_new, blocks.n_features), sample.dtype, blocks.rows)
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
         about = (former.n_neighbors, n_old, former.metric, former.distances_ref, centers)

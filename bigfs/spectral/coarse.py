@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ def group_rows(
     A group is a row with its neighbors, or a few more that are left between such groups. Rows come
     part by part, (first row, indptr, indices), in order, and are asked for twice.
     """
-    seed, join = _compiled_groups()
+    seed, join = compiled(_seed_groups), compiled(_join_groups)
     labels, count = np.full(n_rows, -1, np.int32), 0
     for first, indptr, indices in parts():
         count = int(seed(indptr, indices, first, labels, count))
@@ -67,12 +66,6 @@ def group_rows(
     for first, indptr, indices in parts():
         count = int(join(indptr, indices, first, labels, joined, count))
     return joined, count
-
-
-@cache
-def _compiled_groups() -> tuple[Callable[..., int], Callable[..., int]]:
-    """Return the compiled loops; numba is imported here."""
-    return compiled(_seed_groups), compiled(_join_groups)
 
 
 def _seed_groups(indptr: Any, indices: Any, first: int, labels: Any, count: int) -> int:

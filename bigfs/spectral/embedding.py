@@ -333,11 +333,10 @@ def _by_eigsh(W: AffinityMatrix, out: ArrayRef, settings: dict[str, Any]) -> dic
 def _eigsh_task(
     n_components: int, W: AffinityMatrix, out: ArrayRef, options: dict[str, Any]
 ) -> dict[str, Any]:
-    solved = solve_eigsh(W.load(), n_components, **options)
-    out.write(0, solved.vectors)
-    names = ("eigenvalues", "residuals", "mixed", "edge", "n_connected_components")
-    small = {name: getattr(solved, name) for name in (*names, "n_products", "n_iterations")}
-    return {**small, "norms": np.linalg.norm(solved.vectors, axis=0)}
+    solution = dict(vars(solve_eigsh(W.load(), n_components, **options)))
+    vectors = solution.pop("vectors")
+    out.write(0, vectors)
+    return {**solution, "norms": np.linalg.norm(vectors, axis=0)}
 
 
 def _ranges(numbers: np.ndarray) -> str:

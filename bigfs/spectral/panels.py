@@ -21,8 +21,6 @@ from bigfs.store.scratch import ArrayRef
 
 # Sweeps over the rows that new ones are joined to, before a start is used.
 SWEEPS = 8
-# Rows of a start that are read at a time, at the most, but for one chunk.
-_START_ROWS = 2**17
 # What a start lacks is still there: so much of the random block stays in its columns.
 _RANDOM_SHARE = 1e-3
 
@@ -44,12 +42,6 @@ class StoredStart:
     def width(self) -> int:
         """Number of vectors."""
         return self.embedding.shape[1] - self.n_known + self.guards.shape[1]
-
-    @property
-    def task_rows(self) -> int:
-        """Rows to read at a time: whole chunks."""
-        chunk = self.embedding.chunk_rows
-        return chunk * max(1, _START_ROWS // chunk)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read consecutive rows, (stop - start, width) float32."""
@@ -87,7 +79,7 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
     scale = np.float32(np.sqrt(graph.n_samples))
     columns = slice(first, first + near.stop)
     if begin.start is not None:
-        for start, stop in block_bounds(begin.start.n_samples, begin.start.task_rows):
+        for start, stop in block_bounds(begin.start.n_samples, begin.start.embedding.chunk_rows):
             X[start:stop, near] += scale * begin.start.read(start, stop)[:, columns]
     if begin.groups is not None and begin.vectors is not None and near.stop:
         vectors = np.empty((begin.vectors.shape[0], near.stop), np.float32)

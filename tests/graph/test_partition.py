@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import build, knn_graph
@@ -31,9 +32,8 @@ from tests.graph._brute import brute_neighbors, check_graph, manifold
 
 
 def _plan(n: int, d: int, limit: int, **options: object) -> object:
-    return plan_partitions(
-        (n, d), 4, 15, limit, **{"algorithm": "auto", "block_rows": 60_000, **options}
-    )
+    shape = Shape(n, d, 4, 60_000, 60_000)
+    return plan_partitions(shape, 15, limit, **{"algorithm": "auto", **options})
 
 
 def test_the_plan_follows_from_shape_and_limit() -> None:

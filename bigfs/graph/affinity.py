@@ -43,8 +43,9 @@ class WeighedEdges:
 
     edges: Edges
     weight: str  # "binary", "heat" of distances, or another: the values themselves
-    sigma: float | None
-    scales: ArrayRef | None  # of shape (n_samples,), float64, or None: largest distance in each row
+    sigma: float | None  # of the heat kernel; None: of every edge its own
+    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
+    scales: ArrayRef | None
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return heads, tails and weights of the edges that leave rows start to stop."""
@@ -53,11 +54,13 @@ class WeighedEdges:
             return heads, tails, np.ones(len(tails))
         if self.weight != "heat":
             return heads, tails, values
-        widths = None
-        if self.scales is not None:
-            widths = self.scales.read(start, stop)[heads - start]
-            widths = np.maximum(widths, self.scales.take(tails))
-        return heads, tails, heat_weights(values, self.sigma, widths)
+        if self.scales is None:
+            weights = np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
+            return heads, tails, weights
+        widths = self.scales.read(start, stop)[heads - start]
+        widths = np.maximum(widths, self.scales.take(tails))
+        # Copies have width 0.
+        return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
 
 
 def store_affinity(
@@ -282,22 +285,3 @@ def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int)
     """Return the distances of every stride-th row, counted from row 0."""
     start, stop = bounds
     return distances.read(start, stop)[-start % stride :: stride].ravel()
-
-
-def heat_weights(
-    distances: np.ndarray, sigma: float | None, widths: np.ndarray | None
-) -> np.ndarray:
-    """Return the heat weights of edges, by one width or by those of the edges.
-
-    Parameters
-    ----------
-    distances : ndarray of shape (n_edges,), float64
-    sigma : float or None
-        ``exp(-d^2 / sigma)``, at least 1e-6.
-    widths : ndarray of shape (n_edges,), float64, or None
-        ``exp(-(d / width)^2)`` where no ``sigma`` is given; copies have width 0.
-    """
-    if sigma is not None:
-        return np.maximum(np.exp(-(distances**2) / sigma), LEAST_HEAT)
-    assert widths is not None
-    return np.asarray(np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2)))

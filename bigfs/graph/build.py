@@ -389,7 +389,7 @@ class _Build:
         )
         if self.request.if_missed == "error":
             raise ConvergenceError(message)
-        warnings.warn(message, stacklevel=6)
+        warnings.warn(message, stacklevel=5)
 
 
 @contextmanager

@@ -78,9 +78,14 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     seconds = loop_seconds(shape.n_values, _EDGE_LOOPS * n_neighbors)
     if shape.n_entries is not None:
         needed = _group_bytes(shape, n_neighbors, n_groups)
-        what, requests = f"a group of columns, one of {n_groups}", _group_requests(shape, n_groups)
+        per_run, entries = _blocks_per_run(shape, n_groups), shape.block_entries or 0
+        n_runs, sorting = -(-shape.n_blocks // per_run), _SORT_BYTES * per_run * entries
+        what = "entries in order of groups of columns"
+        order = Step(what, shape.read_bytes + sorting, n_runs, 1, shape.n_chunks)
+        # Rows, columns and values of every file are read for each group.
+        what, requests = f"a group of columns, one of {n_groups}", 3 * n_groups * n_runs
         sums = Step(what, needed, n_groups, 0, requests, seconds=seconds)
-        return StageCost((_sorting_step(shape, n_groups), sums), _groups_bytes(shape))
+        return StageCost((order, sums), shape.n_entries * (8 + shape.itemsize))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
@@ -241,24 +246,6 @@ def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
         a.mean + delta * (b.weight / weight),
         a.spread + b.spread + delta**2 * (a.weight * b.weight / weight),
     )
-
-
-def _sorting_step(shape: Shape, n_groups: int) -> Step:
-    """Return the step of `write_groups`."""
-    per_run = _blocks_per_run(shape, n_groups)
-    needed = shape.read_bytes + _SORT_BYTES * per_run * (shape.block_entries or 0)
-    n_runs = -(-shape.n_blocks // per_run)
-    return Step("entries in order of groups of columns", needed, n_runs, 1, shape.n_chunks)
-
-
-def _group_requests(shape: Shape, n_groups: int) -> int:
-    """Return how many ranges are read for all groups: rows, columns and values of every file."""
-    return 3 * n_groups * -(-shape.n_blocks // _blocks_per_run(shape, n_groups))
-
-
-def _groups_bytes(shape: Shape) -> int:
-    """Return the bytes of the files."""
-    return (shape.n_entries or 0) * (8 + shape.itemsize)
 
 
 def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:

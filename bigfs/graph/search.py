@@ -41,11 +41,6 @@ class Distribution:
     width: int
     counts: np.ndarray  # of shape (n_partitions,), int64: rows of each partition
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows in scratch."""
-        return sum(runs.nbytes for runs in self.shelves)
-
 
 def shelf_width(n_partitions: int) -> int:
     """Return how many partitions one set of runs holds."""
@@ -203,7 +198,7 @@ def search_partitions(
     if sizes.max() > how[0]:
         _compile_first()
     receipts: dict[int, Receipt] = {}
-    held, most = spread.nbytes, 0
+    held, most = sum(runs.nbytes for runs in spread.shelves), 0
     for shelf, runs in enumerate(spread.shelves):
         # The largest first, so that no worker is left with it at the end.
         mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]

@@ -93,11 +93,6 @@ class Measure:
     # span of these columns.
     turn: np.ndarray | None = None
 
-    @property
-    def tie(self) -> float:
-        """The share of the largest that counts as equal to it."""
-        return SIGN_TIE if self.turn is None else PIVOT_TIE
-
     def sizes(self, graph: StoredGraph, final: Final, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, and the sizes of what is compared, a column each."""
         rows = final.rows(graph, block)[0][:, slice(*self.columns)]
@@ -119,8 +114,9 @@ def first_task(
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
     rows, sizes = measure.sizes(graph, final, block)
     start, firsts = final.bounds(graph)[block][0], []
+    tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
     for size, most in zip(sizes.T, largest, strict=True):
-        is_large = size >= (1.0 - measure.tie) * most
+        is_large = size >= (1.0 - tie) * most
         place = int(is_large.argmax())
         number = start + place if is_large[place] else graph.n_samples
         firsts.append((number, rows[place]))

@@ -12,6 +12,7 @@ from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.graph.edges import EdgeProducts, edge_products
 from bigfs.graph.knn import KNNGraph
+from bigfs.graph.recall import scattered_rows
 from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -249,10 +250,7 @@ def default_sigma(graph: KNNGraph) -> float:
         If all of them are zero.
     """
     stride = -(-graph.n_samples // _WIDTH_ROWS)
-    sampled = run_tasks(
-        _sample_distances, graph.row_bounds, graph.distances_ref, stride, label="kernel width"
-    )
-    distances = np.concatenate(sampled)
+    distances = scattered_rows(range(0, graph.n_samples, stride), graph.distances_ref)
     positive = distances[distances > 0]
     if not len(positive):
         raise InputError("sigma cannot be chosen: all neighbors are at distance zero. Give sigma.")
@@ -279,9 +277,3 @@ def count_beyond(graph: KNNGraph, reach: float) -> int:
 
 def _count_beyond(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
     return int((distances.read(*bounds)[:, -1] > reach).sum())
-
-
-def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int) -> np.ndarray:
-    """Return the distances of every stride-th row, counted from row 0."""
-    start, stop = bounds
-    return distances.read(start, stop)[-start % stride :: stride].ravel()

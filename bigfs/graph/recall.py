@@ -101,14 +101,14 @@ def true_neighbors(
     )
 
 
-def scattered_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
+def scattered_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
     """Return stored rows of some numbers, which a worker reads block by block."""
-    [rows] = run_tasks(_read_rows, [ids], values, label="check")
+    [rows] = run_tasks(_read_rows, [ids], values, label="rows")
     return np.asarray(rows)
 
 
-def _read_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
-    return values.take(ids)
+def _read_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
+    return values.take(np.asarray(ids))
 
 
 def neighbors_of(

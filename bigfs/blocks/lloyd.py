@@ -8,7 +8,6 @@ of the later ones. Compiled by numba.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -102,10 +101,9 @@ def warm_up() -> None:
     label_sums(np.eye(2), labels, 2)
 
 
-@cache
 def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
     """Return a compiled loop."""
-    return compiled(loop, fastmath={"reassoc", "contract", "nnan", "nsz"}, error_model="numpy")
+    return compiled(loop, "reassoc", "contract", "nnan", "nsz", error_model="numpy")
 
 
 def _add(rows: Any, labels: Any, counts: Any, sums: Any, squares: Any) -> None:

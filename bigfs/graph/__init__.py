@@ -1,8 +1,9 @@
 """Neighbor graphs of data larger than memory, and their affinity matrices."""
 
 from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.graph.knn import KNNGraph, knn_graph
-from bigfs.graph.laplacian import connected_components, laplacian_rows
+from bigfs.graph.build import knn_graph
+from bigfs.graph.components import connected_components
+from bigfs.graph.knn import KNNGraph
 
 __all__ = [
     "AffinityMatrix",
@@ -11,5 +12,4 @@ __all__ = [
     "affinity_from_csr",
     "connected_components",
     "knn_graph",
-    "laplacian_rows",
 ]

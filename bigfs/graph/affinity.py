@@ -12,6 +12,7 @@ from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.graph.edges import EdgeProducts, edge_products
 from bigfs.graph.knn import KNNGraph
+from bigfs.graph.recall import scattered_rows
 from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -43,8 +44,9 @@ class WeighedEdges:
 
     edges: Edges
     weight: str  # "binary", "heat" of distances, or another: the values themselves
-    sigma: float | None
-    scales: ArrayRef | None  # of shape (n_samples,), float64, or None: largest distance in each row
+    sigma: float | None  # of the heat kernel; None: of every edge its own
+    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
+    scales: ArrayRef | None
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return heads, tails and weights of the edges that leave rows start to stop."""
@@ -53,11 +55,13 @@ class WeighedEdges:
             return heads, tails, np.ones(len(tails))
         if self.weight != "heat":
             return heads, tails, values
-        widths = None
-        if self.scales is not None:
-            widths = self.scales.read(start, stop)[heads - start]
-            widths = np.maximum(widths, self.scales.take(tails))
-        return heads, tails, heat_weights(values, self.sigma, widths)
+        if self.scales is None:
+            weights = np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
+            return heads, tails, weights
+        widths = self.scales.read(start, stop)[heads - start]
+        widths = np.maximum(widths, self.scales.take(tails))
+        # Copies have width 0.
+        return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
 
 
 def store_affinity(
@@ -246,10 +250,7 @@ def default_sigma(graph: KNNGraph) -> float:
         If all of them are zero.
     """
     stride = -(-graph.n_samples // _WIDTH_ROWS)
-    sampled = run_tasks(
-        _sample_distances, graph.row_bounds, graph.distances_ref, stride, label="kernel width"
-    )
-    distances = np.concatenate(sampled)
+    distances = scattered_rows(range(0, graph.n_samples, stride), graph.distances_ref)
     positive = distances[distances > 0]
     if not len(positive):
         raise InputError("sigma cannot be chosen: all neighbors are at distance zero. Give sigma.")
@@ -259,7 +260,7 @@ def default_sigma(graph: KNNGraph) -> float:
 def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
     """Say how many rows have weights that a given width would let vanish."""
     reach = np.sqrt(-np.log(LEAST_HEAT) * sigma)
-    n_far = sum(run_tasks(_count_far, graph.row_bounds, graph.distances_ref, reach, label="scales"))
+    n_far = count_beyond(graph, float(reach))
     if n_far:
         logger.warning(
             "%d of %d rows have neighbors at which exp(-distance^2 / sigma) is below %g with sigma "
@@ -269,31 +270,10 @@ def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
         )  # fmt: skip
 
 
-def _count_far(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
+def count_beyond(graph: KNNGraph, reach: float) -> int:
     """Return how many rows have a neighbor beyond the reach."""
+    return sum(run_tasks(_count_beyond, graph.row_bounds, graph.distances_ref, reach, label="far"))
+
+
+def _count_beyond(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
     return int((distances.read(*bounds)[:, -1] > reach).sum())
-
-
-def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int) -> np.ndarray:
-    """Return the distances of every stride-th row, counted from row 0."""
-    start, stop = bounds
-    return distances.read(start, stop)[-start % stride :: stride].ravel()
-
-
-def heat_weights(
-    distances: np.ndarray, sigma: float | None, widths: np.ndarray | None
-) -> np.ndarray:
-    """Return the heat weights of edges, by one width or by those of the edges.
-
-    Parameters
-    ----------
-    distances : ndarray of shape (n_edges,), float64
-    sigma : float or None
-        ``exp(-d^2 / sigma)``, at least 1e-6.
-    widths : ndarray of shape (n_edges,), float64, or None
-        ``exp(-(d / width)^2)`` where no ``sigma`` is given; copies have width 0.
-    """
-    if sigma is not None:
-        return np.maximum(np.exp(-(distances**2) / sigma), LEAST_HEAT)
-    assert widths is not None
-    return np.asarray(np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2)))

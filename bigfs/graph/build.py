@@ -1,4 +1,7 @@
-"""The steps of one neighbor graph in order, repeated until a recall target is met."""
+"""The neighbor graph of data larger than memory: partition, shuffle, search, merge, check.
+
+The steps are repeated until a recall target is met.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,22 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.checks import check_choice
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.core.memory import baseline_bytes
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.seeds import rng
+from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
-from bigfs.graph.local import ALGORITHMS, check_metric
+from bigfs.graph.knn import KNNGraph
+from bigfs.graph.local import check_n_neighbors
 from bigfs.graph.partition import (
     Cells,
-    CellSettings,
+    GraphRequest,
     PartitionPlan,
     assign_cells,
     exact_rows,
@@ -33,13 +37,13 @@ from bigfs.graph.recall import (
     RecallEstimate,
     estimate_recall,
     keep_checked,
-    listed_distances,
     sample_rows,
+    scattered_rows,
     true_neighbors,
 )
+from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
     Distribution,
-    Search,
     distribute,
     gather_rows,
     merge_task,
@@ -64,52 +68,117 @@ EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 # The search inside a partition misses some neighbors too: it gets this share of what may be lost.
 _LEFT_TO_SEARCH = 0.5
 _TILE_BYTES = 16 * 1024**2
+# float32 has no digits to lose below 1.2e-38.
+LEAST_DISTANCE = 1e-30
+# A warning with the remedy is given below this share of true neighbors.
+GOOD_RECALL = 0.9
 
 
-@dataclass(frozen=True)
-class GraphRequest:
-    """Parameters of a graph; see `knn_graph`."""
+def knn_graph(
+    X: Any,
+    n_neighbors: int,
+    *,
+    metric: str = "euclidean",
+    algorithm: str = "auto",
+    representation: str = "raw",
+    memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    n_partitions: int | None = None,
+    eps: float | None = None,
+    recall_target: float | None = None,
+    if_missed: str = "error",
+    random_state: int = 0,
+    scratch: Scratch | None = None,
+) -> KNNGraph:
+    """Return the k nearest neighbors of every row of data that need not fit memory.
 
-    n_neighbors: int
-    metric: str
-    algorithm: str
-    eps: float | None
-    recall_target: float | None
-    if_missed: str
-    random_state: int
-    n_partitions: int | None
-    memory_limit: int
+    Rows are divided into k-means cells, those near a boundary are copied across it, every cell
+    is searched on its own, and each row keeps the best of what its copies found.
 
-    def check(self) -> None:
-        """Raise InputError for an option out of its range."""
-        check_metric(self.metric)
-        check_choice("algorithm", self.algorithm, ALGORITHMS)
-        eps, target = self.eps, self.recall_target
-        if eps is not None and not 0 <= eps <= 10:
-            raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
-        if target is not None and not 0 < target < 1:
-            raise InputError(
-                f"recall_target must be a number in (0, 1), for instance 0.99. Got {target!r}."
-            )
-        if self.if_missed not in ("error", "warn"):
-            raise InputError(f"if_missed must be 'error' or 'warn'. Got {self.if_missed!r}.")
+    Parameters
+    ----------
+    X : RowBlocks, array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
+        Data of shape (n_samples, n_features).
+    n_neighbors : int
+        Neighbors of each row, itself not counted, in [1, n_samples - 1].
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+    algorithm : {"auto", "exact", "pynndescent"}, default="auto"
+        How a partition is searched; ``auto`` is exact where that costs less than the seconds
+        that pynndescent compiles for.
+    representation : str, default="raw"
+        What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
+        components (metric euclidean); distances and recall are then those of the components.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process; it decides the partitions.
+    n_partitions : int or None, default=None
+        Partitions to begin with. None: as few as ``memory_limit`` allows.
+    eps : float or None, default=None
+        A row is copied to partitions whose center is within ``1 + eps`` times the distance to
+        its nearest. None: 0.15, or 0.1 where that makes more than 1.6 copies of a row on
+        average, or what ``recall_target`` asks for.
+    recall_target : float or None, default=None
+        Raise ``eps`` and the search effort until the recall's lower bound reaches this.
+    if_missed : {"error", "warn"}, default="error"
+        What to do about a target that cannot be met.
+    random_state : int, default=0
+        Seed of everything random.
+    scratch : Scratch or None, default=None
+        Where the graph is stored, and what is needed on the way. None: a temporary folder that
+        lives with the result.
+
+    Returns
+    -------
+    graph : KNNGraph
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of range, or a row has no direction (cosine, correlation).
+    MemoryLimitError
+        If the search does not fit ``memory_limit``.
+    ConvergenceError
+        If ``recall_target`` is not met.
+
+    Notes
+    -----
+    Deterministic for a fixed seed, shape and memory limit, whatever the workers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import knn_graph
+    >>> graph = knn_graph(load_digits().data, 5)
+    >>> graph.indices.shape, graph.recall_.value
+    ((1797, 5), 1.0)
+    """
+    searched = (n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
+    request = GraphRequest(*searched, n_partitions, parse_bytes(memory_limit))
+    n_components = check_representation(representation, metric)
+    scratch = scratch or Scratch()
+    blocks = RowBlocks.from_any(X, scratch=scratch)
+    check_n_neighbors(n_neighbors, blocks.n_samples)
+    if metric == "euclidean":
+        blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
+    if blocks.n_samples >= 2**31:
+        raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
+    if n_components is None:
+        return build_graph(blocks, request, scratch, representation="raw")
+    passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
+    try:
+        rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
+        details = {"representation": representation, "explained_variance": explained}
+        graph = build_graph(rows, request, scratch, **details)
+        blocks.check_unchanged()
+    finally:
+        working.close()
+    over_components = {"passes_over_components": graph.details["passes"]}
+    details = {**graph.details, "passes": blocks.passes - passes, **over_components}
+    return replace(graph, details=details)
 
 
-@dataclass(frozen=True)
-class Built:
-    """A finished graph and what it took."""
-
-    indices: ArrayRef
-    distances: ArrayRef
-    partitions: ArrayRef
-    n_partitions: int
-    recall: RecallEstimate
-    exact: bool
-    details: dict[str, Any]
-
-
-def build_graph(blocks: RowBlocks, request: GraphRequest, scratch: Scratch) -> Built:
-    """Build the graph in ``scratch``; intermediate arrays are removed at the end.
+def build_graph(
+    blocks: RowBlocks, request: GraphRequest, scratch: Scratch, **details: Any
+) -> KNNGraph:
+    """Build the graph of checked rows; what it needs on the way is removed at the end.
 
     Raises
     ------
@@ -125,18 +194,18 @@ def build_graph(blocks: RowBlocks, request: GraphRequest, scratch: Scratch) -> B
     (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
     """
     plan = plan_partitions(
-        (blocks.n_samples, blocks.n_features),
-        blocks.dtype.itemsize,
+        blocks.layout,
         request.n_neighbors,
         request.memory_limit,
         algorithm=request.algorithm,
-        block_rows=blocks.rows,
         n_partitions=request.n_partitions,
         remote=is_remote(scratch.path),
     )
     working = scratch.child(scratch.unique("search"))
     try:
-        return _Build(blocks, request, plan, scratch, working).run()
+        graph = _Build(blocks, request, plan, scratch, working).run(details)
+        blocks.check_unchanged()
+        return graph
     finally:
         working.close()
 
@@ -152,14 +221,13 @@ class _Build:
     working: Scratch
     seconds: dict[str, float] = field(default_factory=dict)
     scratch_bytes: int = 0
-    peak_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
     searches: int = 0
     candidates: tuple[ArrayRef, ...] = ()
     homes: ArrayRef = field(init=False)
 
-    def run(self) -> Built:
+    def run(self, details: dict[str, Any]) -> KNNGraph:
         """Sample, distribute, search, merge and check."""
         rows = self.blocks.rows * self.plan.run_blocks
         self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
@@ -170,7 +238,8 @@ class _Build:
         true = None
         if samples is not None and target is not None:
             true = self._true(samples)
-        eps, effort, cells = self._first_eps(samples, true)
+        eps, cells = self._first_eps(samples, true)
+        effort = 1.0
         spread: Distribution | None = None
         for _ in range(ATTEMPTS):
             if cells.eps != eps:
@@ -181,7 +250,7 @@ class _Build:
             if samples is None:
                 recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
                 break
-            listed = listed_distances(samples, distances)
+            listed = scattered_rows(samples.read(0, "ids")[0], distances)
             if true is None:
                 true = self._true(samples, self.working.put("listed", listed))
             recall = estimate_recall(listed, true[1])
@@ -194,14 +263,18 @@ class _Build:
         assert spread is not None
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        return Built(
+        is_exact = spread.counts.max() <= self.exact_rows
+        return KNNGraph(
             indices,
             distances,
             self.homes,
+            request.metric,
+            "exact" if is_exact else "pynndescent",
             len(spread.counts),
             recall,
-            bool(spread.counts.max() <= self.exact_rows),
+            self.scratch,
             {
+                **details,
                 ROWS_OF_FULL_RUN: samples is not None,
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
@@ -210,8 +283,6 @@ class _Build:
                 "largest_partition": int(spread.counts.max()),
                 "scratch_bytes": self.scratch_bytes,
                 "predicted_scratch_bytes": self.predicted_scratch,
-                "predicted_peak_bytes": self._predicted(spread),
-                "measured_peak_bytes": self.peak_bytes,
                 "seconds": self.seconds,
             },
         )
@@ -224,72 +295,58 @@ class _Build:
             generator = rng(state, "partition sample")
             size = self.plan.sampled_rows
             chosen.append(np.sort(generator.choice(n, size, replace=False, shuffle=False)))
-        with self._timed("sample"):
+        with timed(self.seconds, "sample"):
             return gather_rows(self.blocks, chosen, self.request.metric, self.working)
 
     def _true(self, samples: Runs, listed: ArrayRef | None = None) -> tuple[np.ndarray, np.ndarray]:
-        with self._timed("recall"):
+        with timed(self.seconds, "recall"):
             return true_neighbors(
                 self.blocks, samples, self.request.n_neighbors, self.request.metric, listed
             )
 
     def _first_eps(
         self, samples: Runs | None, true: tuple[np.ndarray, np.ndarray] | None
-    ) -> tuple[float, float, Cells]:
+    ) -> tuple[float, Cells]:
         """Return eps as given, or the pilot's choice for the target, or the default."""
         eps = _DEFAULT_EPS[0] if self.request.eps is None else self.request.eps
         cells = self._cells(samples, eps)
         if self.request.eps is None and cells.copies > _MOST_COPIES:
             cells = self._cells(samples, _DEFAULT_EPS[1])
         if samples is None or true is None or self.plan.n_partitions == 1:
-            return cells.eps, 1.0, cells
+            return cells.eps, cells
         assert self.request.recall_target is not None
-        with self._timed("pilot"):
+        with timed(self.seconds, "pilot"):
             self.shares = colocation(
                 self.blocks, samples, true[0], cells, self.request.metric, self.working
             )
         if self.request.eps is None:
-            return choose_eps(self.shares, self.request.recall_target), 1.0, cells
-        return cells.eps, 1.0, cells
+            return choose_eps(self.shares, self.request.recall_target), cells
+        return cells.eps, cells
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
         if samples is None or self.plan.n_partitions == 1:
             return Cells(None, (1,), (0,), eps, 1.0)
-        settings = CellSettings(
-            self.plan,
-            self.blocks.n_samples,
-            self.request.n_neighbors,
-            eps,
-            self.request.random_state,
-        )
-        with self._timed("partition"):
-            [cells] = run_tasks(
-                find_cells, [settings], samples, 1, str(self.working.path), label="partition"
-            )
+        shared = (self.request, self.plan, self.blocks.n_samples, samples, str(self.working.path))
+        with timed(self.seconds, "partition"):
+            [cells] = run_tasks(find_cells, [eps], *shared, label="partition")
         return cells
 
     def _distribute(self, cells: Cells) -> Distribution:
         self.predicted_scratch = scratch_bytes(
-            cells.n_partitions,
-            cells.copies,
-            (self.blocks.n_samples, self.blocks.n_features),
-            self.blocks.dtype.itemsize,
-            self.request.n_neighbors,
+            self.blocks.layout, self.request.n_neighbors, cells.n_partitions, cells.copies
         )
         self.working.check_free("graph", self.predicted_scratch)
-        with self._timed("distribute"):
-            spread = distribute(
+        with timed(self.seconds, "distribute"):
+            return distribute(
                 self.blocks, cells, self.plan, self.request.metric, self.working, self.homes
             )
-        self.peak_bytes = max(self.peak_bytes, spread.peak_bytes)
-        return spread
 
     def _search(
         self, spread: Distribution, cells: Cells, effort: float
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search the partitions and merge their results by row."""
-        n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
+        n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
         rows = graph_block_rows(k)
         # A task of an earlier search that was given up may still write: not into these arrays.
         self.scratch.remove(*self.candidates)
@@ -301,25 +358,14 @@ class _Build:
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, spread.counts, self.blocks.n_features
         )
-        search = Search(
-            k,
-            request.metric,
-            self.exact_rows,
-            effort,
-            request.random_state,
-            keep=request.recall_target is not None,
-        )
-        with self._timed("neighbors"):
+        with timed(self.seconds, "neighbors"):
             results, used = search_partitions(
-                spread, cells.partners(), search, indices, self.working
+                spread, cells.partners(), request, (self.exact_rows, effort), indices, self.working
             )
         self.scratch_bytes = max(self.scratch_bytes, used)
-        self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
-        with self._timed("merge"):
+        with timed(self.seconds, "merge"):
             bounds = block_bounds(n, indices.chunk_rows)
-            run_tasks(
-                merge_task, bounds, results, indices.chunk_rows, indices, distances, label="merge"
-            )
+            run_tasks(merge_task, bounds, results, (), self.candidates, label="merge")
         results.remove()
         return indices, distances
 
@@ -345,23 +391,13 @@ class _Build:
             raise ConvergenceError(message)
         warnings.warn(message, stacklevel=5)
 
-    def _predicted(self, spread: Distribution) -> int:
-        """Return the resident size predicted for the largest task's process."""
-        largest = self.plan.search_bytes(
-            int(spread.counts.max()),
-            self.blocks.n_features,
-            self.blocks.dtype.itemsize,
-            self.request.n_neighbors,
-        )
-        compiled = not self.plan.exact
-        return baseline_bytes(compiled) + max(largest, self.plan.shuffle_bytes)
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Add up how long a step takes."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - began, 3)
+@contextmanager
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add up how long a step takes."""
+    began = time.monotonic()
+    yield
+    seconds[step] = round(seconds.get(step, 0.0) + time.monotonic() - began, 3)
 
 
 def colocation(
@@ -419,3 +455,20 @@ def choose_eps(shares: np.ndarray, target: float) -> float:
     """Return the smallest eps that leaves the search enough room below the target."""
     enough = shares >= target + (1 - target) * _LEFT_TO_SEARCH
     return EPS_GRID[int(enough.argmax()) if enough.any() else len(EPS_GRID) - 1]
+
+
+def missed_neighbors(graph: KNNGraph) -> list[str]:
+    """Return a warning, which is also logged, if the graph misses many neighbors; else none."""
+    recall = graph.recall_
+    if recall.value >= GOOD_RECALL:
+        return []
+    seconds = sum(graph.details["seconds"].values())
+    most = sum(MORE_EFFORT**step for step in range(1, ATTEMPTS))
+    note = (
+        f"The graph has {recall.value:.0%} of the true neighbors ({recall.n_rows:,} rows checked). "
+        f"Set graph.recall_target to {GOOD_RECALL} or more: the search is repeated, each time half "
+        f"as wide again, until it finds them; this one took {seconds:.0f} s, all of them take at "
+        f"most {most:.0f} times as long. Data without groups, or of many dimensions, need it most."
+    )
+    logger.warning(note)
+    return [note]

@@ -49,12 +49,10 @@ def graph_cost(
         If not even small partitions fit ``memory_limit``.
     """
     plan = plan_partitions(
-        (shape.n_samples, shape.n_features),
-        shape.itemsize,
+        shape,
         n_neighbors,
         memory_limit,
         algorithm=algorithm,
-        block_rows=shape.block_rows,
         remote=remote,
     )
     steps = _search_steps(shape, plan, n_neighbors, recall_target)
@@ -67,8 +65,7 @@ def graph_cost(
     n, k = shape.n_samples, n_neighbors
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
-    size = (n, shape.n_features), shape.itemsize, k
-    scratch = scratch_bytes(plan.n_partitions, PLANNED_COPIES, *size)
+    scratch = scratch_bytes(shape, k, plan.n_partitions, PLANNED_COPIES)
     united = n * k * (16 + 24) + stored
     if products:
         united += 8 * n * k

@@ -98,7 +98,8 @@ def _search_pynndescent(
     with _numba_lock:
         candidates = descend(data, width, seed)
         del data
-    squares = _compiled_squares()
+    # Sums may be reordered for speed.
+    squares = compiled(_squares, "reassoc", "contract")
     indices = np.full((len(rows), n_neighbors), -1, np.int32)
     squared = np.full((len(rows), n_neighbors), np.inf)
     for begin in range(0, len(rows), _TILE_ROWS):
@@ -133,13 +134,6 @@ def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
                 total += gap * gap
             squared[i, c] = total
     return squared
-
-
-@cache
-def _compiled_squares() -> Callable[..., np.ndarray]:
-    """Compile `_squares` once per process."""
-    # Sums may be reordered for speed.
-    return compiled(_squares, fastmath={"reassoc", "contract"})
 
 
 def most_components(n_features: int) -> int:

@@ -13,7 +13,9 @@ from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, format_limit, limit_for, task_budget
 from bigfs.core.units import parse_bytes
-from bigfs.graph.knn import KNNGraph, knn_graph
+from bigfs.graph.affinity import count_beyond
+from bigfs.graph.build import knn_graph
+from bigfs.graph.knn import KNNGraph
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -92,12 +94,7 @@ def _noted(graph: KNNGraph, note: str) -> KNNGraph:
 
 def count_copied(graph: KNNGraph) -> int:
     """Return how many rows have neighbors at distance zero only."""
-    return sum(run_tasks(_count_copied, graph.row_bounds, graph.distances_ref, label="copies"))
-
-
-def _count_copied(bounds: tuple[int, int], distances: ArrayRef) -> int:
-    """Return how many rows have neighbors at distance zero only."""
-    return int((distances.read(*bounds)[:, -1] == 0).sum())
+    return graph.n_samples - count_beyond(graph, 0.0)
 
 
 def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
@@ -168,8 +165,7 @@ def _spread(
     )
     sources = (distinct.indices_ref, distinct.distances_ref, distinct.partitions_ref)
     run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
-    peak = max(distinct.details["measured_peak_bytes"], graph.details["measured_peak_bytes"])
-    details = {**distinct.details, "n_distinct": ids.shape[0], "measured_peak_bytes": peak}
+    details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
     return replace(
         distinct,

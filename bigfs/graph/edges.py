@@ -57,7 +57,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
 
     Each block is one task, which also reads the rows its edges lead to, one other block at a
     time; an edge is counted where its smaller end lives. Of sparse data each task holds some
-    columns of all rows instead: entries go through scratch once where there are several groups.
+    columns of all rows instead: entries go through scratch once.
 
     Parameters
     ----------
@@ -78,12 +78,14 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     seconds = loop_seconds(shape.n_values, _EDGE_LOOPS * n_neighbors)
     if shape.n_entries is not None:
         needed = _group_bytes(shape, n_neighbors, n_groups)
-        if n_groups == 1:
-            step = Step("columns of all rows", needed, 1, 1, shape.n_chunks, seconds=seconds)
-            return StageCost((step,))
-        what, requests = f"a group of columns, one of {n_groups}", _group_requests(shape, n_groups)
+        per_run, entries = _blocks_per_run(shape, n_groups), shape.block_entries or 0
+        n_runs, sorting = -(-shape.n_blocks // per_run), _SORT_BYTES * per_run * entries
+        what = "entries in order of groups of columns"
+        order = Step(what, shape.read_bytes + sorting, n_runs, 1, shape.n_chunks)
+        # Rows, columns and values of every file are read for each group.
+        what, requests = f"a group of columns, one of {n_groups}", 3 * n_groups * n_runs
         sums = Step(what, needed, n_groups, 0, requests, seconds=seconds)
-        return StageCost((_sorting_step(shape, n_groups), sums), _groups_bytes(shape))
+        return StageCost((order, sums), shape.n_entries * (8 + shape.itemsize))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
@@ -107,32 +109,22 @@ def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
     and one column more.
     """
     assert shape.n_entries is not None and shape.block_entries is not None
-    if n_groups == 1:  # blocks as they are read, in parts and put together
-        entries, block = shape.n_entries, shape.block_entries
-        opening = shape.read_bytes + 24 * entries
-    else:
-        share = int(1.25 * shape.n_entries / n_groups) + shape.n_samples
-        entries = min(share, shape.n_entries)
-        block = int(1.25 * shape.block_entries / n_groups) + shape.rows
-        opening = 16 * entries
+    share = int(1.25 * shape.n_entries / n_groups) + shape.n_samples
+    entries = min(share, shape.n_entries)
+    block = int(1.25 * shape.block_entries / n_groups) + shape.rows
+    opening = 16 * entries
     edges = 80 * n_groups * shape.rows * n_neighbors
     return max(opening, 12 * entries + edges + edge_bytes(block)) + 16 * shape.n_samples
 
 
 def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
     """Return the sums of sparse data: a task for each group, which takes every n-th column."""
-    shape, entries = (blocks.n_samples, blocks.n_features), None
-    rows: BlockReader | Runs
-    if n_groups == 1:
-        rows = blocks.start_pass()
-    else:
-        rows = entries = write_groups(blocks, n_groups)
+    shape, entries = (blocks.n_samples, blocks.n_features), write_groups(blocks, n_groups)
     try:
-        shared = (n_groups, rows, W, shape, tuple(blocks.bounds))
+        shared = (n_groups, entries, W, shape, tuple(blocks.bounds))
         parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
     finally:
-        if entries is not None:
-            entries.remove()
+        entries.remove()
     sums = np.empty((3, blocks.n_features))
     for group, part in enumerate(parts):
         sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
@@ -144,16 +136,13 @@ def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMome
 def _column_task(
     group: int,
     n_groups: int,
-    rows: BlockReader | Runs,
+    entries: Runs,
     W: AffinityMatrix,
     shape: tuple[int, int],
     bounds: tuple[tuple[int, int], ...],
 ) -> EdgeMoments:
     """Sum over all edges, for a group of columns."""
-    if isinstance(rows, BlockReader):
-        X = stack([rows.read(*block).astype(np.float64) for block in bounds])
-    else:
-        X = read_group(rows, group, shape[0], len(range(group, shape[1], n_groups)))
+    X = read_group(entries, group, shape[0], len(range(group, shape[1], n_groups)))
     total: EdgeMoments | None = None
     # The more groups, the more blocks' edges are read at once, so that reads grow as rows do.
     for begin in range(0, len(bounds), n_groups):
@@ -257,24 +246,6 @@ def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
         a.mean + delta * (b.weight / weight),
         a.spread + b.spread + delta**2 * (a.weight * b.weight / weight),
     )
-
-
-def _sorting_step(shape: Shape, n_groups: int) -> Step:
-    """Return the step of `write_groups`."""
-    per_run = _blocks_per_run(shape, n_groups)
-    needed = shape.read_bytes + _SORT_BYTES * per_run * (shape.block_entries or 0)
-    n_runs = -(-shape.n_blocks // per_run)
-    return Step("entries in order of groups of columns", needed, n_runs, 1, shape.n_chunks)
-
-
-def _group_requests(shape: Shape, n_groups: int) -> int:
-    """Return how many ranges are read for all groups: rows, columns and values of every file."""
-    return 3 * n_groups * -(-shape.n_blocks // _blocks_per_run(shape, n_groups))
-
-
-def _groups_bytes(shape: Shape) -> int:
-    """Return the bytes of the files."""
-    return (shape.n_entries or 0) * (8 + shape.itemsize)
 
 
 def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:

@@ -13,8 +13,9 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.kmeans import cluster_rows
-from bigfs.core.checks import check_count
-from bigfs.core.errors import MemoryLimitError
+from bigfs.core.checks import check_choice, check_count
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
@@ -25,6 +26,7 @@ from bigfs.graph.descent import (
     SEARCH_WIDTH,
     most_components,
 )
+from bigfs.graph.local import ALGORITHMS, check_metric
 from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -52,6 +54,35 @@ _SAMPLED_PER_CELL = 400
 _SLICE_BYTES = 256 * KIB
 _REMOTE_SLICE_BYTES = 4 * MIB
 _ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class GraphRequest:
+    """Parameters of a graph; see `knn_graph`."""
+
+    n_neighbors: int
+    metric: str
+    algorithm: str
+    eps: float | None
+    recall_target: float | None
+    if_missed: str
+    random_state: int
+    n_partitions: int | None
+    memory_limit: int
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an option out of its range."""
+        check_metric(self.metric)
+        check_choice("algorithm", self.algorithm, ALGORITHMS)
+        eps, target = self.eps, self.recall_target
+        if eps is not None and not 0 <= eps <= 10:
+            raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
+        if target is not None and not 0 < target < 1:
+            raise InputError(
+                f"recall_target must be a number in (0, 1), for instance 0.99. Got {target!r}."
+            )
+        if self.if_missed not in ("error", "warn"):
+            raise InputError(f"if_missed must be 'error' or 'warn'. Got {self.if_missed!r}.")
 
 
 @dataclass(frozen=True)
@@ -117,13 +148,11 @@ def exact_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> 
 
 
 def plan_partitions(
-    shape: tuple[int, int],
-    itemsize: int,
+    shape: Shape,
     n_neighbors: int,
     memory_limit: int,
     *,
     algorithm: str,
-    block_rows: int,
     n_partitions: int | None = None,
     remote: bool = False,
 ) -> PartitionPlan:
@@ -138,7 +167,7 @@ def plan_partitions(
     InputError
         If ``n_partitions`` is out of range.
     """
-    n, d = shape
+    n, d, itemsize = shape.n_samples, shape.n_features, shape.itemsize
     budget = task_budget(memory_limit)
     exact = algorithm == "exact" or (algorithm == "auto" and _cheaper_exactly(np.array([n]), d))
     cost = exact_bytes if exact else index_bytes
@@ -164,7 +193,7 @@ def plan_partitions(
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit)
     sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
     sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
-    block_bytes = block_rows * d * itemsize
+    block_bytes = shape.block_rows * d * itemsize
     slice_bytes = _REMOTE_SLICE_BYTES if remote else _SLICE_BYTES
     run_blocks = max(1, min(slice_bytes * fewest, budget // 4) // block_bytes)
     return PartitionPlan(
@@ -284,30 +313,28 @@ def assign_cells(
     return np.concatenate(cells), np.concatenate(source)
 
 
-@dataclass(frozen=True)
-class CellSettings:
-    """Arguments of the task that finds the cells."""
-
-    plan: PartitionPlan
-    n_samples: int
-    n_neighbors: int
-    eps: float
-    random_state: int
-
-
-def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) -> Cells:
+def find_cells(
+    eps: float,
+    request: GraphRequest,
+    plan: PartitionPlan,
+    n_samples: int,
+    samples: Runs,
+    folder: str,
+) -> Cells:
     """Find balanced cells on sampled rows: k-means, then divide the large, drop the tiny.
 
-    Runs as a task; the centers stay in storage.
+    Runs as a task; the centers stay in storage. The rows are target 1 of ``samples``.
     """
-    [rows] = samples.read(target, "rows")
-    generator = rng(settings.random_state, "partitions")
+    [rows] = samples.read(1, "rows")
+    generator = rng(request.random_state, "partitions")
     origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     rows = rows - origin
-    centers = cluster_rows(rows, settings.plan.n_partitions, generator)
-    centers, parts = _balance(rows, centers, settings, generator)
+    centers = cluster_rows(rows, plan.n_partitions, generator)
+    smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
+    limits = smallest, plan.capacity_rows / _SAMPLE_ERROR
+    centers, parts = _balance(rows, centers, eps, n_samples / len(rows), limits, generator)
     no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
-    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), settings.eps)
+    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
     norms = np.einsum("ij,ij->i", centers, centers)
     gaps = norms[:, None] + norms - 2 * centers @ centers.T
     np.fill_diagonal(gaps, np.inf)
@@ -317,7 +344,7 @@ def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) 
         scratch.put(scratch.unique("centers"), stored),
         tuple(parts.tolist()),
         tuple(gaps.argmin(axis=1).tolist()),
-        settings.eps,
+        eps,
         len(cells) / len(rows),
     )
 
@@ -325,18 +352,20 @@ def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) 
 def _balance(
     rows: np.ndarray,
     centers: np.ndarray,
-    settings: CellSettings,
+    eps: float,
+    scale: float,
+    limits: tuple[float, float],
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return centers and parts whose partitions hold neither too many rows nor too few."""
-    scale = settings.n_samples / len(rows)
-    largest = settings.plan.capacity_rows / _SAMPLE_ERROR
-    tiny = settings.n_samples / settings.plan.n_partitions / 16
-    smallest = max(tiny, 8 * (settings.n_neighbors + 1))
+    """Return centers and parts whose partitions hold neither too few rows nor too many.
+
+    ``scale`` is the number of rows that a row of the sample stands for.
+    """
+    smallest, largest = limits
     no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     parts = np.ones(len(centers), dtype=np.int64)
     for turn in range(_ROUNDS):
-        cells, source = assign_cells(rows, np.concatenate([no_origin, centers]), settings.eps)
+        cells, source = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
         home = cells[: len(rows)]
         sizes = np.bincount(cells, minlength=len(centers)) * scale
         alone = np.bincount(home, minlength=len(centers)) * scale

@@ -101,24 +101,14 @@ def true_neighbors(
     )
 
 
-def listed_distances(samples: Runs, distances: ArrayRef) -> np.ndarray:
-    """Return the distances of the sampled rows to the neighbors that a graph lists."""
-    [ids] = samples.read(0, "ids")
-    return scattered_rows(ids, distances)
+def scattered_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
+    """Return stored rows of some numbers, which a worker reads block by block."""
+    [rows] = run_tasks(_read_rows, [ids], values, label="rows")
+    return np.asarray(rows)
 
 
-def scattered_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
-    """Return stored rows of ascending numbers, read block by block."""
-    home = ids // values.chunk_rows
-    items = [(int(block), ids[home == block]) for block in np.unique(home)]
-    return np.concatenate(run_tasks(_read_rows, items, values, label="check"))
-
-
-def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
-    """Return scattered rows of one stored block."""
-    block, ids = item
-    start = block * values.chunk_rows
-    return values.read(start, min(start + values.chunk_rows, values.shape[0]))[ids - start]
+def _read_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
+    return values.take(np.asarray(ids))
 
 
 def neighbors_of(
@@ -159,8 +149,6 @@ def _exact_kernel(
 ) -> tuple[np.ndarray, np.ndarray]:
     ids, queries = samples.read(0, "ids", "rows")
     bounds = None if listed is None else listed.load()[:, -1]
-    if bounds is not None and not np.isfinite(bounds).all():
-        bounds = None
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
     return search_pieces(rows, first_row, queries, ids.astype(np.int64), k, metric, bounds)
 
@@ -236,70 +224,6 @@ def _wilson(value: float, variance: float, n_rows: int, k: int) -> tuple[float, 
     center = (value + z2 / 2) / (1 + z2)
     half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
     return max(0.0, float(center - half)), min(1.0, float(center + half))
-
-
-@dataclass(frozen=True)
-class CheckedRows:
-    """Rows of a sample whose true neighbors are compared with those of the graph."""
-
-    places: ArrayRef  # of shape (n_checked,), int64: where they are in the sample
-    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
-    # and distances; none at first.
-    known: tuple[ArrayRef, ...]
-
-    @property
-    def n_known(self) -> int:
-        """Rows that are compared with new rows only."""
-        return self.known[0].shape[0] if self.known else 0
-
-    def search(
-        self,
-        rows: np.ndarray,
-        first_row: int,
-        n_old: int,
-        n_neighbors: int,
-        metric: str,
-        queries: tuple[np.ndarray, np.ndarray, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the exact neighbors in a block.
-
-        Parameters
-        ----------
-        rows : ndarray of shape (n_rows, n_features)
-            The block, prepared.
-        first_row, n_old, n_neighbors : int
-        metric : str
-        queries : tuple of ndarray
-            Numbers of the checked rows, the prepared rows, and distances within which those that
-            are not known have their neighbors.
-        """
-        own, prepared, bounds = queries
-        if self.known:
-            bounds = bounds.copy()
-            bounds[: self.n_known] = self.known[1].load()[:, -1]
-        indices = np.full((len(own), n_neighbors), -1, np.int64)
-        distances = np.full((len(own), n_neighbors), np.inf, np.float32)
-        known = slice(0, self.n_known)
-        for part, begin in ((known, max(0, n_old - first_row)), (slice(self.n_known, None), 0)):
-            piece = rows[begin:]
-            if not len(piece) or not len(own[part]):
-                continue
-            indices[part], distances[part] = search_pieces(
-                piece, first_row + begin, prepared[part], own[part], n_neighbors, metric,
-                bounds[part],
-            )  # fmt: skip
-        return indices, distances
-
-    def keep(self, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:
-        """Store the true neighbors in all rows for the next update; return their distances."""
-        indices, distances = true
-        if self.known:
-            n = self.n_known
-            before = self.known[0].load(), self.known[1].load()
-            indices[:n], distances[:n] = merge_exact(before, (indices[:n], distances[:n]))
-        for name, values in zip(KEPT, (self.places.load(), indices, distances), strict=True):
-            scratch.put(name, values)
-        return distances
 
 
 def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:

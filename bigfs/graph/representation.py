@@ -207,7 +207,7 @@ def principal_rows(
     checked = sample_rows(blocks.n_samples, random_state, _CHECKED_ROWS if check else 0)
     products = None
     if gram:
-        parts, queries = blocks.reduce(_gram_kernel, _merge_grams, checked, label="pca")
+        parts, queries = blocks.reduce(_gram_kernel, _merge_sums, checked, label="pca")
         products = complete_gram(parts, blocks.n_features)
         last = blocks.n_features - 1
         with single_thread():
@@ -255,7 +255,7 @@ def _subspace(
         Q, _ = np.linalg.qr(Q)
         stored = scratch.put(scratch.unique("Q"), Q)
         product, rows_of_pass = blocks.reduce(
-            _covariance_kernel, _add_products, mean, stored, rows, label="pca"
+            _covariance_kernel, _merge_sums, mean, stored, rows, label="pca"
         )
         queries += rows_of_pass
         projected = Q.T @ product
@@ -403,28 +403,26 @@ def _covariance_kernel(
     for begin in range(0, len(X), step):
         tile = X[begin : begin + step] - center
         total += tile.T @ (tile @ directions)
-    inside = checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row
-    return total, [X[inside]]
+    return total, _rows_among(X, first_row, checked)
 
 
 def _gram_kernel(
     X: np.ndarray, first_row: int, checked: np.ndarray
 ) -> tuple[PartialGram, list[np.ndarray]]:
     """Return the products of the columns of a block, and its rows to check."""
-    inside = checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row
-    return block_gram(X, None), [X[inside]]
+    return block_gram(X, None), _rows_among(X, first_row, checked)
 
 
-def _merge_grams(
-    a: tuple[PartialGram, list[np.ndarray]], b: tuple[PartialGram, list[np.ndarray]]
-) -> tuple[PartialGram, list[np.ndarray]]:
-    return merge_gram(a[0], b[0]), a[1] + b[1]
+def _rows_among(X: np.ndarray, first_row: int, checked: np.ndarray) -> list[np.ndarray]:
+    return [X[checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row]]
 
 
-def _add_products(
-    a: tuple[np.ndarray, list[np.ndarray]], b: tuple[np.ndarray, list[np.ndarray]]
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    return a[0] + b[0], a[1] + b[1]
+def _merge_sums(
+    a: tuple[Any, list[np.ndarray]], b: tuple[Any, list[np.ndarray]]
+) -> tuple[Any, list[np.ndarray]]:
+    """Add the sums of two parts of the rows, and join their rows to check."""
+    is_gram = isinstance(a[0], PartialGram)
+    return merge_gram(a[0], b[0]) if is_gram else a[0] + b[0], a[1] + b[1]
 
 
 def _project_entries(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray:

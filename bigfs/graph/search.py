@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.descent import is_compiled, search_prepared
 from bigfs.graph.local import as_distances, merge_neighbors, prepare_rows
-from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
+from bigfs.graph.partition import Cells, GraphRequest, PartitionPlan, group_tiny
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
@@ -40,16 +41,6 @@ class Distribution:
     width: int
     counts: np.ndarray  # of shape (n_partitions,), int64: rows of each partition
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows in scratch."""
-        return sum(runs.nbytes for runs in self.shelves)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The largest process that wrote one."""
-        return max(runs.peak_bytes for runs in self.shelves)
-
 
 def shelf_width(n_partitions: int) -> int:
     """Return how many partitions one set of runs holds."""
@@ -57,18 +48,19 @@ def shelf_width(n_partitions: int) -> int:
     return -(-n_partitions // shelves)
 
 
-def scratch_bytes(
-    n_partitions: int, copies: float, shape: tuple[int, int], itemsize: int, n_neighbors: int
-) -> int:
+def scratch_bytes(shape: Shape, n_neighbors: int, n_partitions: int, copies: float) -> int:
     """Return the most bytes that rows, results and the graph itself take in scratch.
 
     ``copies`` is the number of cells that a row goes to on average, see `PLANNED_COPIES`.
     """
-    n, d = shape
+    n = shape.n_samples
     searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
-    rows, results = searched * (d * itemsize + 4), searched * (8 * n_neighbors + 4)
+    rows, results = (
+        searched * (shape.n_features * shape.itemsize + 4),
+        searched * (8 * n_neighbors + 4),
+    )
     most = max(rows + results / shelves, results + rows / shelves)
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 
@@ -121,6 +113,7 @@ def distribute(
         _distribute_task,
         list(enumerate(items)),
         blocks.start_pass(),
+        (blocks.n_features, blocks.dtype),
         cells,
         metric,
         width,
@@ -148,6 +141,7 @@ def distribute(
 def _distribute_task(
     item: tuple[int, list[tuple[int, int]]],
     reader: BlockReader,
+    like: tuple[int, np.dtype[Any]],
     cells: Cells,
     metric: str,
     width: int,
@@ -155,19 +149,14 @@ def _distribute_task(
     homes: ArrayRef,
 ) -> list[Receipt]:
     """Write one run to each shelf: some blocks, sorted by partition."""
-    reset_peak()
     run, bounds = item
+    n_features, dtype = like
     start, stop = bounds[0][0], bounds[-1][1]
     ids = np.arange(start, stop, dtype=np.int32)
-    if len(bounds) == 1:
-        rows = prepare_rows(reader.read(start, stop), metric, ids)
-    else:
-        first = prepare_rows(reader.read(*bounds[0]), metric, ids)
-        rows = np.empty((stop - start, first.shape[1]), first.dtype)
-        rows[: len(first)] = first
-        for low, high in bounds[1:]:
-            in_shelf = slice(low - start, high - start)
-            rows[in_shelf] = prepare_rows(reader.read(low, high), metric, ids[in_shelf])
+    rows = np.empty((stop - start, n_features), dtype)
+    for low, high in bounds:
+        block = slice(low - start, high - start)
+        rows[block] = prepare_rows(reader.read(low, high), metric, ids[block])
     targets, source = cells.assign(rows, ids)
     homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
@@ -179,26 +168,18 @@ def _distribute_task(
     return receipts
 
 
-@dataclass(frozen=True)
-class Search:
-    """Parameters of the search of a partition."""
-
-    n_neighbors: int
-    metric: str
-    exact_rows: int  # up to how many rows exactly
-    effort: float  # factor on what pynndescent explores
-    random_state: int
-    keep: bool  # keep the rows in scratch, for another attempt
-
-
 def search_partitions(
     spread: Distribution,
     partners: np.ndarray,
-    search: Search,
+    request: GraphRequest,
+    how: tuple[int, float],
     indices: ArrayRef,
     working: Scratch,
 ) -> tuple[Runs, int]:
     """Search every partition on its own, several at a time across workers.
+
+    ``how`` says up to how many rows are searched exactly, and by what factor pynndescent explores
+    more. With a recall target the rows stay in scratch, for another attempt.
 
     Returns
     -------
@@ -210,14 +191,14 @@ def search_partitions(
     folder = str(working.child(working.unique("results")).path)
     rows = indices.chunk_rows
     n_blocks = -(-indices.shape[0] // rows)
-    groups = group_tiny(spread.counts, partners, search.n_neighbors + 1)
+    groups = group_tiny(spread.counts, partners, request.n_neighbors + 1)
     sizes = np.array([spread.counts[list(group)].sum() for group in groups])
     # A group is searched while the first of its shelves is still there.
     shelf_of = np.array([group[0] // spread.width for group in groups])
-    if sizes.max() > search.exact_rows:
+    if sizes.max() > how[0]:
         _compile_first()
     receipts: dict[int, Receipt] = {}
-    held, most = spread.nbytes, 0
+    held, most = sum(runs.nbytes for runs in spread.shelves), 0
     for shelf, runs in enumerate(spread.shelves):
         # The largest first, so that no worker is left with it at the end.
         mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
@@ -226,7 +207,8 @@ def search_partitions(
             [(i, groups[i]) for i in mine],
             spread.shelves,
             spread.width,
-            search,
+            request,
+            how,
             (folder, rows, n_blocks),
             label="neighbors",
             unit="partitions",
@@ -234,7 +216,7 @@ def search_partitions(
         receipts.update(zip(mine, results, strict=True))
         written = sum(receipt.nbytes for receipt in receipts.values())
         most = max(most, held + written)
-        if not search.keep:
+        if request.recall_target is None:
             runs.remove()
             held -= runs.nbytes
     ordered = [receipts[i] for i in range(len(groups))]
@@ -263,11 +245,11 @@ def _search_task(
     item: tuple[int, tuple[int, ...]],
     shelves: tuple[Runs, ...],
     width: int,
-    search: Search,
+    request: GraphRequest,
+    how: tuple[int, float],
     destination: tuple[str, int, int],
 ) -> Receipt:
     """Find the neighbors of all rows of one partition within it."""
-    reset_peak()
     number, group = item
     folder, graph_rows, n_blocks = destination
     ids, rows = shelves[group[0] // width].read(group[0] % width, "ids", "rows")
@@ -275,25 +257,36 @@ def _search_task(
         parts = [shelves[p // width].read(p % width, "ids", "rows") for p in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
-    seed = derive_seed(search.random_state, "neighbors", number)
-    local, squared = search_prepared(
-        rows, search.n_neighbors, seed, search.exact_rows, search.effort
-    )
+    seed = derive_seed(request.random_state, "neighbors", number)
+    local, squared = search_prepared(rows, request.n_neighbors, seed, *how)
     del rows
     values = {
         "row": ids,
         "neighbor": ids[local],
-        "distance": as_distances(squared, search.metric),
+        "distance": as_distances(squared, request.metric),
     }
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
 
 
 def merge_task(
-    bounds: tuple[int, int], results: Runs, rows: int, indices: ArrayRef, distances: ArrayRef
-) -> None:
-    """Merge and write one block of the graph."""
+    bounds: tuple[int, int],
+    results: Runs,
+    former: tuple[ArrayRef, ...],
+    out: tuple[ArrayRef, ...],
+) -> int:
+    """Merge and write one block of the graph; return how many of its former lists changed.
+
+    ``former`` and ``out`` are indices and distances; of a new graph there are no former ones.
+    """
     start, stop = bounds
-    owners, neighbors, far = results.read(start // rows, "row", "neighbor", "distance")
+    lists = results.read(start // out[0].chunk_rows, "row", "neighbor", "distance")
+    held = max(0, min(stop, former[0].shape[0]) - start) if former else 0
+    before = [ref.read(start, start + held) for ref in former] if held else []
+    if held:
+        owners = np.arange(start, start + held, dtype=lists[0].dtype)
+        lists = [np.concatenate(pair) for pair in zip([owners, *before], lists, strict=True)]
+    owners, neighbors, far = lists
     merged = merge_neighbors(owners, neighbors, far, start, stop - start)
-    indices.write(start, merged[0])
-    distances.write(start, merged[1])
+    for ref, values in zip(out, merged, strict=True):
+        ref.write(start, values)
+    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0

@@ -10,12 +10,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 
-from bigfs.core.memory import peak_bytes
-from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree
+from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -38,13 +36,12 @@ class RunColumn:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Report of a finished attempt: its name, columns, where each target's rows begin, its cost."""
+    """Report of a finished attempt: its name, columns, where each target's rows begin, its size."""
 
     attempt: int
     columns: tuple[RunColumn, ...]  # in file order
     offsets: np.ndarray
     nbytes: int
-    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -57,12 +54,6 @@ class Runs:
     offsets: ArrayRef
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
     nbytes: int  # size of all runs
-    peak_bytes: int  # the largest process that wrote one, resident, since its task began
-
-    def count(self, target: int) -> int:
-        """Return how many rows a target has."""
-        begins, ends = self.offsets.read(target, target + 2)
-        return int((ends - begins).sum())
 
     def read(self, target: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of a target, in the order of the runs.
@@ -150,25 +141,16 @@ def write_run(
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     attempt = secrets.randbits(63)
     with new_file(_run_path(folder, run, attempt)) as file:
-        nbytes = sum(_write_rows(file, column, rows) for column in values.values())
+        for column in values.values():
+            # A few megabytes of a column at a time.
+            step = max(1, _TILE_BYTES // max(1, column[:1].nbytes))
+            for begin in range(0, len(rows), step):
+                write_from(file, column[rows[begin : begin + step]])
     columns = tuple(
         RunColumn(name, column.dtype.name, 0 if column.ndim == 1 else column.shape[1])
         for name, column in values.items()
     )
-    return Receipt(attempt, columns, offsets, nbytes, peak_bytes())
-
-
-def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
-    """Write some rows of a column, a few megabytes at a time; return their bytes."""
-    row_bytes = max(1, column[:1].nbytes)
-    step = max(1, _TILE_BYTES // row_bytes)
-    nbytes = 0
-    for begin in range(0, len(rows), step):
-        part = memoryview(column[rows[begin : begin + step]]).cast("B")
-        nbytes += len(part)
-        while len(part):
-            part = part[file.write(part) :]
-    return nbytes
+    return Receipt(attempt, columns, offsets, len(rows) * sum(c.row_bytes for c in columns))
 
 
 def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:
@@ -181,5 +163,4 @@ def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> R
         scratch.put(scratch.unique("offsets"), offsets),
         scratch.put(scratch.unique("attempts"), attempts),
         sum(receipt.nbytes for receipt in receipts),
-        max(receipt.peak_bytes for receipt in receipts),
     )

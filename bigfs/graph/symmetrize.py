@@ -204,45 +204,18 @@ def symmetrize(
         reverses.close()
         pieces = commit_runs(working, str(entries.path), receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
-        return _assemble(pieces, starts, counts, degrees, rows, scratch, working)
+        where = working.put("starts", starts)
+        # The blocks' entries are copied into arrays whose chunks have one writer each.
+        chunks = block_bounds(int(starts[-1]), ENTRY_CHUNK)
+        data = scratch.create("data", (chunks[-1][1],), np.float64, ENTRY_CHUNK)
+        indices = scratch.create("indices", (chunks[-1][1],), np.int32, ENTRY_CHUNK)
+        indptr = scratch.create("indptr", (n_samples + 1,), np.int64, rows)
+        run_tasks(_copy_entries, chunks, pieces, where, data, indices, label="matrix")
+        blocks = block_bounds(n_samples + 1, rows)
+        run_tasks(_write_indptr, blocks, counts, where, rows, indptr, label="row pointers")
+        return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
     finally:
         working.close()
-
-
-def _assemble(
-    pieces: Runs,
-    starts: np.ndarray,
-    counts: ArrayRef,
-    degrees: ArrayRef,
-    rows: int,
-    scratch: Scratch,
-    working: Scratch,
-) -> dict[str, ArrayRef]:
-    """Copy the blocks' entries into arrays whose chunks have one writer each."""
-    nnz, n_samples = int(starts[-1]), counts.shape[0]
-    data = scratch.create("data", (nnz,), np.float64, ENTRY_CHUNK)
-    indices = scratch.create("indices", (nnz,), np.int32, ENTRY_CHUNK)
-    indptr = scratch.create("indptr", (n_samples + 1,), np.int64, rows)
-    where = working.put("starts", starts)
-    run_tasks(
-        _copy_entries,
-        block_bounds(nnz, ENTRY_CHUNK),
-        pieces,
-        where,
-        data,
-        indices,
-        label="matrix",
-    )
-    run_tasks(
-        _write_indptr,
-        block_bounds(n_samples + 1, rows),
-        counts,
-        where,
-        rows,
-        indptr,
-        label="row pointers",
-    )
-    return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
 
 
 def _write_reverses(
@@ -319,12 +292,8 @@ def _write_indptr(
 ) -> None:
     """Write the row pointers of one block: entries before it, then running sums."""
     start, stop = bounds
-    n_samples = counts.shape[0]
-    if start == n_samples:
-        indptr.write(start, where.load()[-1:])
-        return
     before = int(where.load()[start // rows])
-    per_row = counts.read(start, min(stop, n_samples))
+    per_row = counts.read(start, min(stop, counts.shape[0]))
     sums = before + np.concatenate([[0], np.cumsum(per_row)])
     indptr.write(start, sums[: stop - start])
 

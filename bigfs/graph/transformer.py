@@ -16,14 +16,13 @@ from bigfs.core.checks import check_count
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
-from bigfs.graph.knn import knn_graph
+from bigfs.graph.build import knn_graph
+from bigfs.graph.knn import check_mode
 from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.display import showing
 from bigfs.store.formats.memory import plain
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import check_fitted_names, open_matrix
-
-MODES = ("distance", "connectivity")
 
 
 class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -105,7 +104,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _fit(self, X: Any) -> KNeighborsTransformer:
         """Find the neighbors of every row."""
-        self._check_mode()
+        check_mode(self.mode)
         scratch = Scratch()
         self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
         blocks = self._opened(scratch)
@@ -128,10 +127,6 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self._n_features_out = self.n_samples_fit_
         return self
 
-    def _check_mode(self) -> None:
-        if self.mode not in MODES:
-            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
-
     def _opened(self, scratch: Scratch) -> RowBlocks:
         """Return the fitted rows, opened again in another process or copy."""
         if self._blocks is None:
@@ -149,15 +144,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         graph : csr_matrix of shape (n_samples, n_samples), float32
         """
         self.fit(X)
-        n, others = self.n_samples_fit_, self.n_neighbors - (self.mode == "connectivity")
-        # The graph of the others, and the row itself in the first place.
-        self.graph_.check_fits(self.memory_limit)
-        indices = np.empty((n, others + 1), dtype=np.int32)
-        distances = np.zeros((n, others + 1), dtype=np.float32)
-        indices[:, 0] = np.arange(n)
-        indices[:, 1:] = self.graph_.indices[:, :others]
-        distances[:, 1:] = self.graph_.distances[:, :others]
-        return self._matrix(indices, distances)
+        others = self.n_neighbors - (self.mode == "connectivity")
+        return self._matrix(*self._itself_first(others))
 
     def transform(self, X: Any) -> csr_matrix:
         """Return the nearest fitted rows of other rows, by exact search in one pass.
@@ -172,7 +160,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         graph : csr_matrix of shape (n_queries, n_samples), float32
         """
         check_is_fitted(self, "graph_")
-        self._check_mode()
+        check_mode(self.mode)
         n = self.n_samples_fit_
         check_count("n_neighbors", self.n_neighbors, n - 1, f"since {n} rows were fitted")
         queries = self._checked(X, reset=False)
@@ -196,12 +184,16 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             For ``umap.UMAP(n_neighbors=n_neighbors + 1, precomputed_knn=...)``.
         """
         check_is_fitted(self, "graph_")
+        return self._itself_first(self.graph_.n_neighbors)
+
+    def _itself_first(self, others: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return each row and its nearest others, and the distances to them."""
         self.graph_.check_fits(self.memory_limit)
         own = np.arange(self.n_samples_fit_, dtype=np.int32)[:, None]
         none = np.zeros((self.n_samples_fit_, 1), dtype=np.float32)
         return (
-            np.hstack([own, self.graph_.indices[...]]),
-            np.hstack([none, self.graph_.distances[...]]),
+            np.hstack([own, self.graph_.indices[:, :others]]),
+            np.hstack([none, self.graph_.distances[:, :others]]),
         )
 
     def _matrix(self, indices: np.ndarray, distances: np.ndarray) -> csr_matrix:

@@ -8,9 +8,7 @@ The lists of the former graph and these are merged as those of partitions always
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -20,11 +18,12 @@ from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.cost import Shape
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import reset_peak, task_budget
+from bigfs.core.memory import task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import recall as checked
+from bigfs.graph.build import timed
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import (
     as_distances,
@@ -37,12 +36,13 @@ from bigfs.graph.local import (
 from bigfs.graph.partition import assign_cells
 from bigfs.graph.recall import (
     SAMPLED_ROWS,
-    CheckedRows,
     RecallEstimate,
     choose_checked,
     estimate_recall,
+    scattered_rows,
+    search_pieces,
 )
-from bigfs.graph.search import gather_rows
+from bigfs.graph.search import gather_rows, merge_task
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -127,7 +127,11 @@ class GrownRows:
     probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
     # Of shape (n_new,), float64: squared distance within which it has its neighbors there.
     limits: ArrayRef
-    checked: CheckedRows  # the rows whose recall is measured
+    # Of shape (n_checked,), int64: where the rows are in the sample whose recall is measured.
+    checked: ArrayRef
+    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
+    # and distances; none at first.
+    known: tuple[ArrayRef, ...]
 
 
 @dataclass
@@ -146,24 +150,23 @@ class _GraphUpdate:
         """Prepare the new rows, search, merge and check."""
         blocks, former, before = self.blocks, self.former, self.blocks.passes
         self._check_memory()
-        with self._timed("sample"):
+        with timed(self.seconds, "sample"):
             centers, sample, ids, *known = self._kept()
-        with self._timed("new rows"):
+        with timed(self.seconds, "new rows"):
             grown = self._grown(centers, sample, ids, tuple(known))
         homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
-        with self._timed("neighbors"):
+        with timed(self.seconds, "neighbors"):
             results, rows, true = self._search(grown, homes)
-        with self._timed("merge"):
+        with timed(self.seconds, "merge"):
             indices, distances, changed = self._merge(results)
         n_cells = centers.shape[0] - 1
         recall = RecallEstimate(1.0, 1.0, 1.0, blocks.n_samples, exact=True)
         if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(distances.take(rows), true)
+            recall = estimate_recall(scattered_rows(rows, distances), true)
         details = {
             "kept": list(KEPT),
             "passes": blocks.passes - before,
             "scratch_bytes": results.nbytes,
-            "measured_peak_bytes": results.peak_bytes,
             "new_rows": blocks.n_samples - former.n_samples,
             "changed_rows": changed,
             "seconds": self.seconds,
@@ -225,8 +228,7 @@ class _GraphUpdate:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
-        dtype = sample.open(working).dtype
-        new = working.create("new", (n_new, blocks.n_features), dtype, blocks.rows)
+        new = working.create("new", (n_new, blocks.n_features), sample.dtype, blocks.rows)
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
         about = (former.n_neighbors, n_old, former.metric, former.distances_ref, centers)
@@ -246,8 +248,13 @@ class _GraphUpdate:
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
         runs = commit_runs(self.working, folder, receipts)
-        true = grown.checked.keep((nearest[0], nearest[1]), self.scratch)
-        return runs, grown.sample_ids.load()[grown.checked.places.load()], true
+        places, true = grown.checked.load(), (nearest[0], nearest[1])
+        if grown.known:
+            before, n = (grown.known[0].load(), grown.known[1].load()), grown.known[0].shape[0]
+            true[0][:n], true[1][:n] = merge_exact(before, (true[0][:n], true[1][:n]))
+        for name, values in zip(checked.KEPT, (places, *true), strict=True):
+            self.scratch.put(name, values)
+        return runs, grown.sample_ids.load()[places], true[1]
 
     def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:
         """Store the merged lists; return also how many old ones changed."""
@@ -257,16 +264,9 @@ class _GraphUpdate:
         distances = self.scratch.create(_DISTANCES, (n, k), np.float32, rows)
         before = former.indices_ref, former.distances_ref
         changed = run_tasks(
-            _merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
+            merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
         )
         return indices, distances, sum(changed)
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = round(time.monotonic() - began, 3)
 
 
 def _first_centers(
@@ -331,7 +331,8 @@ def _limits_task(
         new,
         working.put("probes", probes),
         working.put("limits", limits),
-        CheckedRows(checked_places, known[1:]),
+        checked_places,
+        known[1:],
     )
 
 
@@ -343,7 +344,6 @@ def _search_kernel(
     destination: tuple[str, int, int, int],
 ) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
     """Compare a block with the new rows near it, and exactly with the rows that are checked."""
-    reset_peak()
     n_old, metric = grown.n_old, grown.metric
     ids = first_row + np.arange(len(X))
     rows = prepare_rows(X, metric, ids)
@@ -362,14 +362,26 @@ def _search_kernel(
 
 def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors in a block of the rows that are checked."""
-    chosen, n_old = grown.checked.places.load(), grown.n_old
+    chosen, n_old = grown.checked.load(), grown.n_old
     own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]
     bounds = np.empty(len(own), np.float32)
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
     bounds[~old] = as_distances(grown.limits.load()[own[~old] - n_old], grown.metric)
-    settings = n_old, grown.n_neighbors, grown.metric
-    return grown.checked.search(rows, first_row, *settings, (own, queries, bounds))
+    n_known = 0
+    if grown.known:
+        n_known = grown.known[0].shape[0]
+        bounds[:n_known] = grown.known[1].load()[:, -1]
+    indices = np.full((len(own), grown.n_neighbors), -1, np.int64)
+    distances = np.full(indices.shape, np.inf, np.float32)
+    # Rows whose neighbors among the old ones are known are compared with new rows only.
+    for part, begin in ((slice(n_known), max(0, n_old - first_row)), (slice(n_known, None), 0)):
+        if begin < len(rows) and len(own[part]):
+            indices[part], distances[part] = search_pieces(
+                rows[begin:], first_row + begin, queries[part], own[part], grown.n_neighbors,
+                grown.metric, bounds[part],
+            )  # fmt: skip
+    return indices, distances
 
 
 def _combine(
@@ -479,25 +491,3 @@ def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return places by ascending value, the values, and where the places of each begin."""
     order = np.argsort(values, kind="stable")
     return order, *np.unique(values[order], return_index=True)
-
-
-def _merge_task(
-    bounds: tuple[int, int],
-    results: Runs,
-    former: tuple[ArrayRef, ArrayRef],
-    out: tuple[ArrayRef, ArrayRef],
-) -> int:
-    """Merge and write one block of the graph; return how many old lists changed."""
-    start, stop = bounds
-    rows, n_old = out[0].chunk_rows, former[0].shape[0]
-    owners, neighbors, distances = results.read(start // rows, "row", "neighbor", "distance")
-    held = max(0, min(stop, n_old) - start)
-    before = [ref.read(start, start + held) for ref in former] if held else []
-    if held:
-        owners = np.concatenate([np.arange(start, start + held, dtype=owners.dtype), owners])
-        neighbors = np.concatenate([before[0], neighbors])
-        distances = np.concatenate([before[1], distances])
-    merged = merge_neighbors(owners, neighbors, distances, start, stop - start)
-    out[0].write(start, merged[0])
-    out[1].write(start, merged[1])
-    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,12 +39,6 @@ def _add_products(
     for i in range(len(total)):
         for j in range(i):
             total[i, j] = total[j, i]
-
-
-@cache
-def _compiled() -> Callable[..., None]:
-    """Return the compiled loop."""
-    return compiled(_add_products)
 
 
 def warm_up() -> None:
@@ -88,7 +80,7 @@ class SparseRows:
         """Return the products of all pairs of rows with weights of the features, (n, n)."""
         rows, columns = self._entries, self._by_feature
         total = np.zeros((self.shape[0], self.shape[0]))
-        _compiled()(
+        compiled(_add_products)(
             *(rows.indptr, rows.indices, rows.data, np.asarray(weights, dtype=np.float64)),
             *(columns.indptr, columns.indices, columns.data, total),
         )

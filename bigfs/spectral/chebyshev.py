@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from bigfs.spectral import rows as tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
-from bigfs.spectral.operator import StoredGraph
+from bigfs.spectral.operator import Storage, StoredGraph
 from bigfs.spectral.panels import Begin, StoredStart
 from bigfs.spectral.problem import (
     Goal,
@@ -33,15 +33,6 @@ from bigfs.spectral.problem import (
 from bigfs.spectral.rows import Final, Measure
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
-
-
-@dataclass(frozen=True)
-class Storage:
-    """The way that a task holds W and vectors."""
-
-    in_memory: bool  # all of W; otherwise it is read piece by piece for each product
-    row_bytes: int  # of a row of a panel of vectors
-    room: int  # bytes that a task takes at most, by its cost
 
 
 class ThinGraph(Exception):  # noqa: N818
@@ -173,9 +164,7 @@ def _iterated(
             if start is not None and start.width > goal.n_missing:
                 begin = replace(begin, start=start, n_near=min(start.width, width))
             else:
-                begin = coarse_start(
-                    graph, begin, goal.n_missing, scratch, storage.row_bytes, storage.room
-                )
+                begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
         block = StoredBlock(graph, scratch, width, begin, record, progress)
         iteration = Iteration(goal, block)
         iteration.run()

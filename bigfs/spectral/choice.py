@@ -10,10 +10,10 @@ from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.block import BLOCK_VALUES, block_rows
-from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_width, bulk_begins
 from bigfs.spectral.kernels import CACHE_LINE
+from bigfs.spectral.operator import Storage
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.thin import factor_bytes
 
@@ -26,6 +26,8 @@ _LARGE_ROWS = 100_000
 ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4, CACHE_LINE // 8)
 # Measured: what a row takes while the order of all rows is looked for, and a piece of W.
 _ORDER_BYTES, _PIECE_BYTES = 64, 64 * MIB
+# What a row takes while the connected components are found.
+_COMPONENT_BYTES = 24
 # Entries of W for each neighbor of a row.
 _ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
 # Rounds of the filter: typical, no bound.
@@ -70,7 +72,7 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     # Products of a block of rows, float64, as they are written.
     of_block = min(8 * BLOCK_VALUES, vectors)
     if not storage.in_memory:
-        return vectors + of_block + _PIECE_BYTES
+        return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES
     of_rows = n_samples * max(_ORDER_BYTES, 2 * storage.row_bytes + 16)
     needed = n_entries * (4 if binary else 12) + of_rows
     return needed + needed // 32 + of_block

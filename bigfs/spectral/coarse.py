@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from bigfs.core.compiling import compiled
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.block import Record, StoredBlock, block_rows
-from bigfs.spectral.eigsh import solve_dense
-from bigfs.spectral.iteration import Iteration, block_width, is_small
-from bigfs.spectral.operator import StoredGraph, Transition, store_graph
+from bigfs.spectral.eigsh import DENSE_ROWS, solve_dense
+from bigfs.spectral.iteration import Iteration, block_width
+from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
 from bigfs.spectral.panels import Begin
 from bigfs.spectral.problem import Goal, Problem
 from bigfs.spectral.vectors import Vectors
@@ -59,7 +58,7 @@ def group_rows(
     A group is a row with its neighbors, or a few more that are left between such groups. Rows come
     part by part, (first row, indptr, indices), in order, and are asked for twice.
     """
-    seed, join = _compiled_groups()
+    seed, join = compiled(_seed_groups), compiled(_join_groups)
     labels, count = np.full(n_rows, -1, np.int32), 0
     for first, indptr, indices in parts():
         count = int(seed(indptr, indices, first, labels, count))
@@ -67,12 +66,6 @@ def group_rows(
     for first, indptr, indices in parts():
         count = int(join(indptr, indices, first, labels, joined, count))
     return joined, count
-
-
-@cache
-def _compiled_groups() -> tuple[Callable[..., int], Callable[..., int]]:
-    """Return the compiled loops; numba is imported here."""
-    return compiled(_seed_groups), compiled(_join_groups)
 
 
 def _seed_groups(indptr: Any, indices: Any, first: int, labels: Any, count: int) -> int:
@@ -151,7 +144,7 @@ def coarse_rows(
 
 
 def coarse_start(
-    graph: StoredGraph, begin: Begin, n_missing: int, scratch: Scratch, row_bytes: int, room: int
+    graph: StoredGraph, begin: Begin, n_missing: int, scratch: Scratch, storage: Storage
 ) -> Begin:
     """Return the vectors of a coarse graph as a beginning, or ``begin`` if that is not worth it.
 
@@ -166,10 +159,7 @@ def coarse_start(
         Vectors wanted.
     scratch : Scratch
         Gets the vectors.
-    row_bytes : int
-        Of a row of a panel.
-    room : int
-        Bytes that a task may take.
+    storage : Storage
     """
     n, count = graph.n_samples, n_near(n_missing)
     if n < LEAST_ROWS:
@@ -177,21 +167,22 @@ def coarse_start(
     groups = scratch.create(scratch.unique("groups"), (n,), np.int32, 2**16)
     below = scratch.child(scratch.unique("coarse"))
     folder = str(below.path)
-    [n_groups] = run_tasks(_coarse_task, [folder], graph, groups, room, label="coarse graph")
+    [n_groups] = run_tasks(
+        _coarse_task, [folder], graph, groups, storage.room, label="coarse graph"
+    )
     if n_groups - graph.n_connected <= count:
         return begin
-    refs = {name: ArrayRef.at(below.path / name) for name in _STORED}
-    W = AffinityMatrix(**refs, weight="given", sigma_=None, scratch=below)
+    W = AffinityMatrix.open(below.path, {"weight": "given", "sigma": None})
     goal = Goal(n_groups, graph.n_connected, graph.n_connected - 1 + count, _ROUGH_TOL)
     width = block_width(count)
     shape, rows = (n_groups, count), block_rows(width, n_groups)
     vectors = below.create("vectors", shape, np.float32, rows)
-    if is_small(goal):
+    if n_groups <= DENSE_ROWS or 4 * width > n_groups - graph.n_connected:
         run_tasks(_dense_task, [goal], W, vectors, label="coarse graph")
     else:
         stored = store_graph(W, below, in_memory=True)
-        start = coarse_start(stored, begin, count, below, row_bytes, room)
-        block = StoredBlock(stored, below, width, start, Record(None, row_bytes))
+        start = coarse_start(stored, begin, count, below, storage)
+        block = StoredBlock(stored, below, width, start, Record(None, storage.row_bytes))
         Iteration(goal, block).run_roughly(_ROUGH_ROUNDS)
         blocks = range(len(block.z.bounds))
         run_tasks(_copy_task, blocks, block.z, vectors, label="coarse graph")

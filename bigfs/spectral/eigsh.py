@@ -69,16 +69,12 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
-    if is_small(problem):
+    # Of few rows, or of most of the pairs, the dense solver is the better one, or the only one.
+    if problem.n_samples <= DENSE_ROWS or problem.n_wanted >= problem.n_samples - 2:
         return solve_dense(problem)
     if (order := sparse_order(problem.W)) is not None:
         return problem.finish(*_arpack(_PseudoInverse(problem, order), random_state))
     return problem.finish(*_converged(problem, random_state))
-
-
-def is_small(problem: Problem) -> bool:
-    """Say whether the dense solver is the better one, or the only one."""
-    return problem.n_samples <= DENSE_ROWS or problem.n_wanted >= problem.n_samples - 2
 
 
 def solve_dense(problem: Problem) -> Eigenpairs:

@@ -17,7 +17,7 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, budget_after_search
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
-from bigfs.spectral.chebyshev import Storage, ThinGraph, solve_chebyshev
+from bigfs.spectral.chebyshev import ThinGraph, solve_chebyshev
 from bigfs.spectral.choice import (
     CLEAR_GAP,
     SOLVERS,
@@ -263,99 +263,80 @@ def spectral_embedding(
     >>> spectral_embedding(graph, 3).embedding.shape
     (1797, 3)
     """
-    scratch, settings = scratch or Scratch(), {"tol": tol, "random_state": random_state}
-    asked = (n_components, solver, parse_bytes(memory_limit), settings)
-    return _Solve(_as_affinity(graph, scratch), *asked, scratch, resume or Resume()).run(chunk_rows)
+    check_choice("solver", solver, SOLVERS)
+    scratch, resume, limit = scratch or Scratch(), resume or Resume(), parse_bytes(memory_limit)
+    settings: dict[str, Any] = {"tol": tol, "random_state": random_state}
+    W, is_auto = _as_affinity(graph, scratch), n_components == "auto"
+    n_computed = _check_n_components(n_components, W.n_samples)
+    size = (W.n_samples, W.nnz, n_computed)
+    choice = choose_solver(solver, *size, limit, W.weight == "binary")
+    if choice.solver == "chebyshev" and chunk_rows is None:
+        chunk_rows = chunk_rows_of(n_computed, 8)
+    name = "embedding-computed" if is_auto else "embedding"
+    out = scratch.create(name, (W.n_samples, n_computed), np.float64, chunk_rows)
+    # A factorization is another task than the one that was chosen.
+    fits = eigsh_bytes(*size) <= budget_after_search(limit)
+    refuses_thin = solver == "auto" and fits and resume.start is None
+    used, reason = choice.solver, choice.reason
+    keeps_guards = resume.keeps_guards and not is_auto
 
-
-@dataclass(frozen=True)
-class _Solve:
-    """One embedding to be computed; see `spectral_embedding`."""
-
-    W: AffinityMatrix
-    n_components: int | str
-    solver: str
-    memory_limit: int
-    settings: dict[str, Any]  # tolerance and seed
-    scratch: Scratch
-    resume: Resume
-
-    def run(self, chunk_rows: int | None) -> SpectralEmbedding:
-        """Choose the solver and store what it finds."""
-        check_choice("solver", self.solver, SOLVERS)
-        W, scratch = self.W, self.scratch
-        n_computed = _check_n_components(self.n_components, W.n_samples)
-        size = (W.n_samples, W.nnz, n_computed)
-        choice = choose_solver(self.solver, *size, self.memory_limit, W.weight == "binary")
-        is_auto = self.n_components == "auto"
-        name = "embedding-computed" if is_auto else "embedding"
-        if choice.solver == "chebyshev" and chunk_rows is None:
-            chunk_rows = chunk_rows_of(n_computed, 8)
-        out = scratch.create(name, (W.n_samples, n_computed), np.float64, chunk_rows)
-        # A factorization is another task than the one that was chosen.
-        fits = eigsh_bytes(*size) <= budget_after_search(self.memory_limit)
-        refuses_thin = self.solver == "auto" and fits and self.resume.start is None
-        solver, reason = choice.solver, choice.reason
-        try:
-            if solver == "eigsh":
-                solution = self._by_eigsh(out)
-            else:
-                solution = self._by_chebyshev(out, choice.storage, refuses_thin)
-        except ThinGraph:
-            solver, reason = "eigsh", "the graph is long and thin"
-            solution = self._by_eigsh(out)
-        except Stalled:
-            solver, reason = "chebyshev", "eigsh did not converge"
-            solution = self._by_chebyshev(out, choice.storage, False)
-        spectrum = solution["eigenvalues"]
-        if is_auto:
-            kept = suggest_n_clusters(spectrum)
-            out = _first_columns(out, kept, scratch)
-            for name in ("eigenvalues", "norms", "residuals", "mixed"):
-                solution[name] = solution[name][:kept]
-        return SpectralEmbedding(
-            embedding_ref=out,
-            spectrum=spectrum,
-            tol=self.settings["tol"],
-            scratch=scratch,
-            solver=solver,
-            reason=reason,
-            **solution,
-        )
-
-    def _by_eigsh(self, out: ArrayRef) -> dict[str, Any]:
-        """Solve as one task, which stores the vectors; return the small results."""
-        shared = (self.W, out, self.settings)
-        [solution] = run_tasks(
-            _eigsh_task, [out.shape[1]], *shared, label="spectral", unit="", notes=True
-        )
-        return dict(solution)
-
-    def _by_chebyshev(self, out: ArrayRef, storage: Storage, refuses_thin: bool) -> dict[str, Any]:
-        """Solve as many tasks, which store the vectors; return the small results."""
-        keeps = self.resume.keeps_guards and self.n_components != "auto"
+    def by_chebyshev(refuses_thin: bool) -> dict[str, Any]:
         return solve_chebyshev(
-            self.W,
-            out.shape[1],
+            W,
+            n_computed,
             out,
-            self.scratch.child(self.scratch.unique("spectral")),
-            storage,
-            checkpoint=self.resume.checkpoint,
-            start=_stored(self.resume.start),
-            guards_folder=str(self.scratch.path) if keeps else None,
+            scratch.child(scratch.unique("spectral")),
+            choice.storage,
+            checkpoint=resume.checkpoint,
+            start=_stored(resume.start),
+            guards_folder=str(scratch.path) if keeps_guards else None,
             refuses_thin=refuses_thin,
-            **self.settings,
+            **settings,
         )
+
+    try:
+        if used == "eigsh":
+            solution = _by_eigsh(W, out, settings)
+        else:
+            solution = by_chebyshev(refuses_thin)
+    except ThinGraph:
+        used, reason = "eigsh", "the graph is long and thin"
+        solution = _by_eigsh(W, out, settings)
+    except Stalled:
+        used, reason = "chebyshev", "eigsh did not converge"
+        solution = by_chebyshev(refuses_thin=False)
+    spectrum = solution["eigenvalues"]
+    if is_auto:
+        kept = suggest_n_clusters(spectrum)
+        out = _first_columns(out, kept, scratch)
+        for name in ("eigenvalues", "norms", "residuals", "mixed"):
+            solution[name] = solution[name][:kept]
+    return SpectralEmbedding(
+        embedding_ref=out,
+        spectrum=spectrum,
+        tol=tol,
+        scratch=scratch,
+        solver=used,
+        reason=reason,
+        **solution,
+    )
+
+
+def _by_eigsh(W: AffinityMatrix, out: ArrayRef, settings: dict[str, Any]) -> dict[str, Any]:
+    """Solve as one task, which stores the vectors; return the small results."""
+    [solution] = run_tasks(
+        _eigsh_task, [out.shape[1]], W, out, settings, label="spectral", unit="", notes=True
+    )
+    return dict(solution)
 
 
 def _eigsh_task(
     n_components: int, W: AffinityMatrix, out: ArrayRef, options: dict[str, Any]
 ) -> dict[str, Any]:
-    solved = solve_eigsh(W.load(), n_components, **options)
-    out.write(0, solved.vectors)
-    names = ("eigenvalues", "residuals", "mixed", "edge", "n_connected_components")
-    small = {name: getattr(solved, name) for name in (*names, "n_products", "n_iterations")}
-    return {**small, "norms": np.linalg.norm(solved.vectors, axis=0)}
+    solution = dict(vars(solve_eigsh(W.load(), n_components, **options)))
+    vectors = solution.pop("vectors")
+    out.write(0, vectors)
+    return {**solution, "norms": np.linalg.norm(vectors, axis=0)}
 
 
 def _ranges(numbers: np.ndarray) -> str:

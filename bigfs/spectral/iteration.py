@@ -19,7 +19,6 @@ import numpy as np
 
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.block import StoredBlock
-from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.problem import GROUP, GUARDS, Goal
 
 # Blocks are a whole number of vector registers wide.
@@ -49,12 +48,6 @@ _CLEARANCE = 0.05
 _LARGEST_GROWTH = {"float32": 17.0, "float64": 34.0}
 # Steps of the Lanczos process that bounds the spectrum from below.
 BOUND_STEPS = 12
-
-
-def is_small(goal: Goal) -> bool:
-    """Say whether a dense solver is better: few rows, or a block would be much of the space."""
-    rest = goal.n_samples - goal.n_connected
-    return goal.n_samples <= DENSE_ROWS or 4 * block_width(goal.n_missing) > rest
 
 
 def block_width(n_missing: int) -> int:

@@ -13,15 +13,24 @@ from numpy.lib import format as npy
 from bigfs.graph import AffinityMatrix, connected_components
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.kernels import compiled_products
-from bigfs.spectral.problem import check_rows, tiles
+from bigfs.spectral.problem import TILE_ROWS, check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, new_file
+from bigfs.store.location import Location, as_location, new_file, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Rows of W that are read at a time.
 _PIECE_ROWS = 2**16
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The way that a task holds W and vectors."""
+
+    in_memory: bool  # all of W; otherwise it is read piece by piece for each product
+    row_bytes: int  # of a row of a panel of vectors
+    room: int  # bytes that a task takes at most, by its cost
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ def _write_ordered(
 
     def entries() -> Iterator[np.ndarray]:
         """Yield where the entries of the rows are, a few rows at a time."""
-        for start, stop in tiles(len(order)):
+        for start, stop in block_bounds(len(order), TILE_ROWS):
             first = ends[start:stop] - lengths[start:stop]
             shifts = np.repeat(begins[start:stop] - first, lengths[start:stop])
             yield shifts + np.arange(first[0], ends[stop - 1], dtype=indptr.dtype)
@@ -146,7 +155,7 @@ def _write_ordered(
     npy.write_array(file, np.concatenate([np.zeros(1, indptr.dtype), ends]))
     npy.write_array(file, degrees[order])
     npy.write_array(file, place)
-    _write_parts(file, np.dtype(np.int32), len(indices), (place[indices[e]] for e in entries()))
+    _write_parts(file, place.dtype, len(indices), (place[indices[e]] for e in entries()))
     if len(weights) < len(indices):
         npy.write_array(file, weights)
     else:
@@ -158,9 +167,7 @@ def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np
     kind = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
     npy.write_array_header_1_0(file, kind)
     for part in parts:
-        view = part.astype(dtype, copy=False).view(np.uint8).data
-        while len(view):
-            view = view[file.write(view) :]
+        write_from(file, part)
 
 
 def _read_arrays(path: Location) -> list[np.ndarray]:

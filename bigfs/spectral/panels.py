@@ -21,8 +21,6 @@ from bigfs.store.scratch import ArrayRef
 
 # Sweeps over the rows that new ones are joined to, before a start is used.
 SWEEPS = 8
-# Rows of a start that are read at a time, at the most, but for one chunk.
-_START_ROWS = 2**17
 # What a start lacks is still there: so much of the random block stays in its columns.
 _RANDOM_SHARE = 1e-3
 
@@ -44,12 +42,6 @@ class StoredStart:
     def width(self) -> int:
         """Number of vectors."""
         return self.embedding.shape[1] - self.n_known + self.guards.shape[1]
-
-    @property
-    def task_rows(self) -> int:
-        """Rows to read at a time: whole chunks."""
-        chunk = self.embedding.chunk_rows
-        return chunk * max(1, _START_ROWS // chunk)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read consecutive rows, (stop - start, width) float32."""
@@ -87,7 +79,7 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
     scale = np.float32(np.sqrt(graph.n_samples))
     columns = slice(first, first + near.stop)
     if begin.start is not None:
-        for start, stop in block_bounds(begin.start.n_samples, begin.start.task_rows):
+        for start, stop in block_bounds(begin.start.n_samples, begin.start.embedding.chunk_rows):
             X[start:stop, near] += scale * begin.start.read(start, stop)[:, columns]
     if begin.groups is not None and begin.vectors is not None and near.stop:
         vectors = np.empty((begin.vectors.shape[0], near.stop), np.float32)
@@ -114,7 +106,7 @@ def filter_task(
     The first ``n_frozen`` panels stay as they are. The file gets the vectors and, after the last
     step, their products P z in float64, or else the vectors before them. Returns the attempt.
     """
-    products, width = Transition(graph), target.widths[panel]
+    products, width, first = Transition(graph), target.widths[panel], sum(target.widths[:panel])
     X, Y = (aligned((graph.n_samples, width), target.dtype) for _ in range(2))
     frozen = panel < n_frozen
     for block, (start, stop) in enumerate(target.bounds):
@@ -123,7 +115,7 @@ def filter_task(
             X[where] = state.read(block, panel)
             Y[where] = state.read(block, panel, target.dtype)
         else:
-            X[where] = _columns(source, block, sum(target.widths[:panel]), width)
+            X[where] = source.rows(block, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
         is_new[products.where(0, begin.start.n_samples)] = False
@@ -142,17 +134,6 @@ def filter_task(
                 yield Y[products.where(start, stop)]
 
     return target.write(panel, parts())
-
-
-def _columns(source: Vectors, block: int, first: int, width: int) -> np.ndarray:
-    """Read some columns of a block of rows, whatever the panels that they are in."""
-    parts, begin = [], 0
-    for panel, columns in enumerate(source.widths):
-        inside = slice(max(0, first - begin), max(0, first + width - begin))
-        if inside.start < columns and inside.stop > 0:
-            parts.append(source.read(block, panel)[:, inside])
-        begin += columns
-    return np.hstack(parts)
 
 
 def lanczos_task(steps: int, graph: StoredGraph, random_state: int) -> np.ndarray:

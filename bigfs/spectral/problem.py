@@ -18,6 +18,7 @@ from bigfs.core.checks import check_count
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
+from bigfs.store.chunking import block_bounds
 
 logger = logging.getLogger("bigfs")
 
@@ -268,7 +269,8 @@ class Problem(Goal):
         from scipy.sparse import issparse
 
         n_samples = W.shape[0]
-        check_n_components(n_components, n_samples)
+        reason = f"since the graph has {n_samples} rows"
+        check_count("n_components", n_components, n_samples - 1, reason)
         W = W.tocsr() if issparse(W) else W
         # A sum of float32 weights in their own type would be too coarse.
         degrees = np.asarray(W @ np.ones(n_samples))
@@ -330,24 +332,12 @@ class Problem(Goal):
     def residuals(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Return ``|D^-1/2 W y - (1 - lambda) D^1/2 y|`` of each vector."""
         squares = np.zeros(len(values))
-        for start, stop in tiles(self.n_samples):
+        for start, stop in block_bounds(self.n_samples, TILE_ROWS):
             root = self.root[start:stop, None]
             part = (self.W[start:stop] @ vectors) / root
             part -= (1.0 - values) * root * vectors[start:stop]
             squares += np.einsum("ij,ij->j", part, part)
         return np.sqrt(squares)
-
-
-def tiles(n_rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of consecutive groups of TILE_ROWS rows."""
-    for start in range(0, n_rows, TILE_ROWS):
-        yield start, min(start + TILE_ROWS, n_rows)
-
-
-def check_n_components(n_components: int, n_samples: int) -> None:
-    """Raise InputError if a graph has not so many pairs."""
-    reason = f"since the graph has {n_samples} rows"
-    check_count("n_components", n_components, n_samples - 1, reason)
 
 
 def check_rows(

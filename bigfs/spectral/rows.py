@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigfs.spectral.operator import StoredGraph
-from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, tiles
+from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
 from bigfs.spectral.vectors import Vectors
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef
@@ -26,7 +26,7 @@ def sums_task(block: int, graph: StoredGraph, filtered: Vectors) -> np.ndarray:
     pointers = np.arange(len(z) + 1)
     members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
     overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
-    for start, stop in tiles(len(z)):
+    for start, stop in block_bounds(len(z), TILE_ROWS):
         weighted = degrees[start:stop, None] * z[start:stop]
         overlap += z[start:stop].T @ weighted
         energy += weighted.T @ product[start:stop]
@@ -53,7 +53,7 @@ def turn_task(
     z = (filtered.rows(block) - null) @ rotation
     product = (filtered.rows(block, "float64") - null) @ rotation
     squares = np.zeros(len(mu))
-    for start, stop in tiles(len(z)):
+    for start, stop in block_bounds(len(z), TILE_ROWS):
         gap = product[start:stop] - mu * z[start:stop]
         squares += degrees[start:stop] @ (gap * gap)
     parts = (z, product)[: len(target.widths)]
@@ -93,11 +93,6 @@ class Measure:
     # span of these columns.
     turn: np.ndarray | None = None
 
-    @property
-    def tie(self) -> float:
-        """The share of the largest that counts as equal to it."""
-        return SIGN_TIE if self.turn is None else PIVOT_TIE
-
     def sizes(self, graph: StoredGraph, final: Final, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, and the sizes of what is compared, a column each."""
         rows = final.rows(graph, block)[0][:, slice(*self.columns)]
@@ -119,8 +114,9 @@ def first_task(
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
     rows, sizes = measure.sizes(graph, final, block)
     start, firsts = final.bounds(graph)[block][0], []
+    tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
     for size, most in zip(sizes.T, largest, strict=True):
-        is_large = size >= (1.0 - measure.tie) * most
+        is_large = size >= (1.0 - tie) * most
         place = int(is_large.argmax())
         number = start + place if is_large[place] else graph.n_samples
         firsts.append((number, rows[place]))

@@ -7,7 +7,6 @@ slowly only. What is long and thin has small cuts, and a Cholesky factor with fe
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,6 @@ from bigfs.core.compiling import compiled
 MOST_FILL = 60
 # Rows of a part that is not cut any more.
 _LEAF_ROWS = 200
-
-
-@cache
-def _compiled_fill() -> Callable[..., int]:
-    """Return the compiled loop; numba is imported here."""
-    return compiled(_count_fill)
 
 
 def level_order(W: Any) -> np.ndarray:
@@ -89,7 +82,7 @@ def fill_of(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> int:
         The rows in the order of elimination.
     """
     most = MOST_FILL * len(order)
-    return int(_compiled_fill()(indptr, indices, order, inverse(order), most))
+    return int(compiled(_count_fill)(indptr, indices, order, inverse(order), most))
 
 
 def _count_fill(indptr: Any, indices: Any, order: Any, place: Any, most: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, new_file, read_into
+from bigfs.store.location import Location, as_location, new_file, read_into, write_from
 from bigfs.store.pages import open_own
 
 
@@ -63,10 +63,8 @@ class Vectors:
         attempt = secrets.randbits(62)
         with new_file(self._path(file, attempt)) as out:
             for part in parts:
-                view = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
-                while len(view):
-                    view = view[out.write(view) :]
-                del part, view  # before the next is made
+                write_from(out, part)
+                del part  # before the next is made
         return attempt
 
     def read(self, block: int, panel: int, second: str | None = None) -> np.ndarray:
@@ -90,13 +88,19 @@ class Vectors:
             read_into(source, begin, out)
         return out
 
-    def rows(self, block: int, second: str | None = None) -> np.ndarray:
-        """Read a block of rows of all panels, side by side, float64."""
+    def rows(
+        self, block: int, second: str | None = None, columns: tuple[int, int] | None = None
+    ) -> np.ndarray:
+        """Read a block of rows, float64: all columns, or those from one up to another."""
         start, stop = self.bounds[block]
-        out, first = np.empty((stop - start, self.width)), 0
+        first, last = columns or (0, self.width)
+        out, begin = np.empty((stop - start, last - first)), 0
         for panel, width in enumerate(self.widths):
-            out[:, first : first + width] = self.read(block, panel, second)
-            first += width
+            low, high = max(first, begin), min(last, begin + width)
+            if low < high:
+                part = self.read(block, panel, second)[:, low - begin : high - begin]
+                out[:, low - first : high - first] = part
+            begin += width
         return out
 
     def remove(self) -> None:

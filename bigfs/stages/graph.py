@@ -11,10 +11,11 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
+from bigfs.graph.build import missed_neighbors
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import COPIED_SHARE, count_copied, without_copies
 from bigfs.graph.finished import finished_affinity, finished_steps
-from bigfs.graph.knn import KNNGraph, missed_neighbors
+from bigfs.graph.knn import KNNGraph
 from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import (
     check_representation,
@@ -151,7 +152,6 @@ class GraphStrategy:
         out.describe(
             graph=graph.describe(),
             affinity=W.describe(),
-            measured_peak_bytes=graph.details["measured_peak_bytes"],
             notes=[*graph.details.get("notes", []), *missed_neighbors(graph)],
         )
 

@@ -110,7 +110,7 @@ class RunStages(StageStore):
             yield scratch
         passes = 0 if blocks is None else blocks.passes - before
         about = read_attributes(scratch.path)
-        record = footprint.record(about.get("measured_peak_bytes"))
+        record = footprint.record()
         record["notes"] = about.get("notes", [])
         record |= {"passes": passes, "bytes_read": passes * blocks.nbytes if passes else 0}
         record |= {"version": stage.version, "settings": stage.settings}
@@ -258,7 +258,7 @@ class Footprint:
         Parameters
         ----------
         told_peak : int or None, default=None
-            A peak that tasks have measured themselves: some of them begin anew.
+            That of this process, where it reads and others do the tasks.
         """
         measured = max(on_every_process(peak_bytes).values())
         return {

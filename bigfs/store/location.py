@@ -177,6 +177,13 @@ def read_into(file: Any, begin: int, out: np.ndarray) -> None:
         view = view[count:]
 
 
+def write_from(file: Any, values: np.ndarray) -> None:
+    """Write all values of an array to a new file of ours."""
+    view = values.ravel().view("u1").data
+    while len(view):
+        view = view[file.write(view) :]
+
+
 @contextmanager
 def replaced_file(
     place: Location, *, sync: bool = True, token: str | None = None, own: bool = False

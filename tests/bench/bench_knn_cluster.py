@@ -18,10 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.memory import task_budget
+from bigfs.core.cost import Shape
+from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, task_budget
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.graph import KNNGraph, knn_graph
+from bigfs.graph.cost import graph_cost
 from bigfs.runtime.connection import local_cluster
+from bigfs.runtime.workers import on_every_process
+from bigfs.store.chunking import block_rows
 from bigfs.store.scratch import Scratch
 from tests.bench._manifold import write_manifold
 from tests.graph._local import knn_local
@@ -79,6 +83,7 @@ def _pauses(client: Any) -> int:
 
 def _measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     scratch = Scratch(path.parent / "scratch")
+    on_every_process(reset_peak)
     began = time.perf_counter()
     graph = knn_graph(
         path, N_NEIGHBORS, memory_limit=options.memory, n_partitions=options.partitions,
@@ -97,15 +102,19 @@ def _describe(graph: KNNGraph, seconds: float, options: argparse.Namespace) -> d
     for start, stop in graph.row_bounds:
         digest.update(graph.indices_ref.read(start, stop).tobytes())
         digest.update(graph.distances_ref.read(start, stop).tobytes())
+    rows = block_rows(128, 4)
+    shape = Shape(graph.n_samples, 128, 4, rows, rows)
+    limit = parse_bytes(options.memory)
+    planned = graph_cost(shape, N_NEIGHBORS, limit, algorithm="pynndescent")
     figures = {
         "seconds": seconds,
         "recall": graph.recall_.value,
-        "peak_mib": details["measured_peak_bytes"] / MIB,
-        "predicted_mib": details["predicted_peak_bytes"] / MIB,
+        "peak_mib": max(on_every_process(peak_bytes).values()) / MIB,
+        "predicted_mib": (baseline_bytes(compiled=True) + planned.task_bytes) / MIB,
         "scratch_share": details["scratch_bytes"] / size,
         "digest": digest.hexdigest(),
     }
-    budget = task_budget(parse_bytes(options.memory))
+    budget = task_budget(limit)
     line = (
         f"{graph.n_samples:,} rows in {seconds:.1f} s, {graph.n_partitions} partitions, "
         f"{details['rows_searched'] / graph.n_samples:.2f} copies; {graph.recall_}; peak "

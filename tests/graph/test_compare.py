@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bigfs.graph import update as module
-from bigfs.graph.recall import CheckedRows
 from bigfs.graph.update import GrownRows, compare, search_limits
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -39,7 +38,7 @@ def _case(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, GrownRows]:
         K, N_OLD, "euclidean", put("former", former), put("centers", centers), put("sample", X[:1]),
         put("ids", np.zeros(1, np.int64)), put("new", X[N_OLD:]), put("probes", probes),
         put("limits", search_limits(X, N_OLD, centers, probes, K)),
-        CheckedRows(put("places", np.zeros(0, np.int64)), nothing),
+        put("places", np.zeros(0, np.int64)), nothing,
     )  # fmt: skip
     reach = np.concatenate([former[:, -1], np.full(N_NEW, -np.inf, np.float32)])
     return X, home, reach, grown

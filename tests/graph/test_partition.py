@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import build, knn_graph
 from bigfs.graph.partition import (
     MAX_COPIES,
     Cells,
-    CellSettings,
+    GraphRequest,
     assign_cells,
     exact_rows,
     find_cells,
@@ -31,9 +32,8 @@ from tests.graph._brute import brute_neighbors, check_graph, manifold
 
 
 def _plan(n: int, d: int, limit: int, **options: object) -> object:
-    return plan_partitions(
-        (n, d), 4, 15, limit, **{"algorithm": "auto", "block_rows": 60_000, **options}
-    )
+    shape = Shape(n, d, 4, 60_000, 60_000)
+    return plan_partitions(shape, 15, limit, **{"algorithm": "auto", **options})
 
 
 def test_the_plan_follows_from_shape_and_limit() -> None:
@@ -63,7 +63,8 @@ def _cells(X: np.ndarray, n_partitions: int, capacity: int, eps: float) -> Cells
     plan = _plan(len(X), X.shape[1], GIB, n_partitions=n_partitions)
     plan = replace(plan, capacity_rows=capacity)
     samples = gather_rows(blocks, [np.arange(3), np.arange(len(X))], "euclidean", scratch)
-    cells = find_cells(CellSettings(plan, len(X), 15, eps, 0), samples, 1, str(scratch.path))
+    request = GraphRequest(15, "euclidean", "auto", eps, None, "error", 0, n_partitions, GIB)
+    cells = find_cells(eps, request, plan, len(X), samples, str(scratch.path))
     cells.assign(X[:1], np.arange(1))
     targets, source = cells.assign(X, np.arange(len(X)))
     assert set(source[: len(X)]) == set(range(len(X)))

@@ -19,9 +19,9 @@ from bigfs.core.units import GIB
 from bigfs.graph import affinity_from_csr
 from bigfs.runtime.connection import local_cluster
 from bigfs.spectral import block, choice
-from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.choice import ROW_BYTES, choose_solver
 from bigfs.spectral.embedding import Resume
+from bigfs.spectral.operator import Storage
 from bigfs.store.scratch import Scratch, read_attributes
 from tests.cluster._jobs import meanwhile
 from tests.spectral.test_chebyshev import neighbor_graph

@@ -15,9 +15,9 @@ from scipy.sparse.csgraph import connected_components
 from bigfs import spectral_embedding
 from bigfs.core.units import GIB
 from bigfs.spectral import choice, coarse
-from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.coarse import coarse_rows, group_rows, n_near
 from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.spectral.operator import Storage
 from tests.spectral.test_chebyshev import neighbor_graph
 
 N = 6000

@@ -19,7 +19,7 @@ import zarr
 import bigfs
 from bigfs import MaxVariance
 from bigfs.core.errors import InputError
-from bigfs.graph import knn, knn_graph
+from bigfs.graph import build, knn_graph
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.moments.strategies import Variances
@@ -205,13 +205,13 @@ def test_a_file_that_changes_while_its_neighbors_are_searched_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _matrix(tmp_path / "X.npy")
-    build = knn.build_graph
+    original = build.build_graph
 
-    def building(*arguments: Any) -> Any:
+    def building(*arguments: Any, **options: Any) -> Any:
         _overwrite(tmp_path / "X.npy", bytes(800))
-        return build(*arguments)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(knn, "build_graph", building)
+    monkeypatch.setattr(build, "build_graph", building)
     with pytest.raises(InputError, match=CHANGED):
         knn_graph(tmp_path / "X.npy", 5)
 

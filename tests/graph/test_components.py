@@ -1,4 +1,4 @@
-"""Rows of the Laplacian and connected components, against scipy in memory."""
+"""Connected components, against scipy in memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from bigfs.graph import affinity, affinity_from_csr, connected_components, knn_graph, laplacian_rows
-from bigfs.graph import laplacian as module
+from bigfs.graph import affinity, affinity_from_csr, connected_components, knn_graph
+from bigfs.graph import components as module
 from tests.graph._brute import manifold
-
-
-@pytest.mark.parametrize("normalized", [True, False])
-def test_rows_of_the_laplacian(normalized: bool) -> None:
-    W = affinity(knn_graph(manifold(300, 6), 5), "heat")
-    expected = csgraph.laplacian(W.load(), normed=normalized).toarray()
-    for start, stop in [(0, 300), (0, 7), (100, 219), (299, 300)]:
-        rows = laplacian_rows(W, start, stop, normalized=normalized)
-        np.testing.assert_allclose(rows.toarray(), expected[start:stop], atol=1e-12)
 
 
 @pytest.mark.full
@@ -49,8 +40,8 @@ def test_components_of_any_graph(n: int, n_edges: int, seed: int, at_a_time: int
 
 def test_components_of_clusters_far_apart() -> None:
     X = np.concatenate([manifold(150, 4) + 1000 * i for i in range(4)])
-    graph = knn_graph(X[np.random.default_rng(0).permutation(600)], 5)
-    count, labels = connected_components(graph)
-    expected, true = csgraph.connected_components(affinity(graph).load(), directed=False)
+    W = affinity(knn_graph(X[np.random.default_rng(0).permutation(600)], 5))
+    count, labels = connected_components(W)
+    expected, true = csgraph.connected_components(W.load(), directed=False)
     assert count == expected >= 4
     np.testing.assert_array_equal(labels.load(), true)

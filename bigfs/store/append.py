@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from functools import partial as partial_of
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import check_fits
-from bigfs.runtime.progress import track
-from bigfs.store.cleaning import Cleaner, kept_ids
+from bigfs.store.formats.csr_store import read_dropped
 from bigfs.store.formats.zarr_rows import ZarrSource
 from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
-    ChunkWriter,
     IngestReport,
-    check_all_rows,
     ingest_bytes,
     sources_in,
-    sources_left,
-    whole_chunks,
+    write_store,
     writing_to,
 )
 from bigfs.store.lease import Lease
@@ -114,34 +109,25 @@ def _append(
         raise CorruptStoreError(
             f"{store}: its last chunk is damaged. Run 'bigfs inspect --verify' on it."
         )
-    cleaner = Cleaner(matrix, missing, rows)
-    writing = partial_of(writing_to, store, "append to", "It has its former rows.")
-    with writing():
-        writer = ChunkWriter(partial, rows, stored.n_features, stored.dtype, None)
-    matrix.begin()
-    with track("append", None, "chunks") as progress:
-        new = (block.astype(stored.dtype, copy=False) for block in cleaner.clean())
-        for chunk in whole_chunks(chain([last], new), rows):
-            with writing():
-                writer.append(chunk)
-            progress.advance(1)
-    check_all_rows(matrix, cleaner.n_read)
-    if stored.index is not None:
-        ids = kept_ids(matrix, cleaner.dropped_positions())
-        with writing():
-            writer.write_ids(chain(stored.ids.pieces(n_full * rows, n), ids))
-    matrix.check_unchanged()
-    total = n_full * rows + writer.n_samples
+    report = write_store(matrix, partial, store, missing, rows, stored)
+    total, added = n + report.n_samples, read_metadata(partial)["attributes"]
     if total == n:
         raise InputError(f"{matrix.uri}: no rows are left of it. Nothing was appended.")
     kept = {
         **attributes,
         "n_samples": total,
-        "checksums": [*former[:n_full], *writer.checksums],
+        "checksums": [*former[:n_full], *added["checksums"]],
         "appends": [*attributes.get("appends", ()), [n, former[n_full] if len(last) else ""]],
-        **_origins(matrix, stored, attributes, cleaner, total - n),
+        "sources": [*_sources(attributes, n), *_sources(added, total - n)],
+        "filled_values": attributes["filled_values"] + report.filled_values,
+        "dropped_rows": attributes["dropped_rows"] + report.dropped_rows,
     }
-    with writing():
+    if "column_types" in attributes:
+        kept["column_types"] = {} if report.filled_values else common_types([stored, matrix])
+    left_out, before = read_dropped(added.get("dropped", ()), partial), stored.dropped
+    if len(left_out):
+        kept["dropped"] = [*map(int, before), *(int(row) + n + len(before) for row in left_out)]
+    with writing_to(store, grows=True):
         if isinstance(partial, Path):
             sync_tree(partial)
         lease.check()
@@ -152,39 +138,18 @@ def _append(
         lease.check()
         group.pop("consolidated_metadata", None)  # which would have the former shapes
         _write_metadata(store, {**group, "attributes": kept})
-    return IngestReport(
-        path=store,
+    return replace(
+        report,
         n_samples=total,
-        n_features=stored.n_features,
-        dtype=stored.dtype.name,
         n_chunks=len(kept["checksums"]),
         nbytes=total * stored.n_features * stored.dtype.itemsize,
-        filled_values=cleaner.filled,
-        dropped_rows=cleaner.dropped,
         appended_rows=total - n,
     )
 
 
-def _origins(
-    matrix: Source, stored: Source, attributes: dict[str, Any], cleaner: Cleaner, n_new: int
-) -> dict[str, Any]:
-    """Return the attributes that say what the rows are of, and what was done to them."""
-    positions, n = cleaner.dropped_positions(), stored.n_samples or 0
-    origins = {
-        "sources": [
-            *(attributes.get("sources") or [[attributes["source"], n]]),
-            *(sources_left(matrix, positions).get("sources") or [[matrix.uri, n_new]]),
-        ],
-        "filled_values": attributes["filled_values"] + cleaner.filled,
-        "dropped_rows": attributes["dropped_rows"] + cleaner.dropped,
-    }
-    if "column_types" in attributes:
-        origins["column_types"] = {} if cleaner.filled else common_types([stored, matrix])
-    left_out = np.asarray(matrix.left_out(positions), dtype=np.int64)
-    if len(left_out):
-        before = np.asarray(stored.dropped, dtype=np.int64)
-        origins["dropped"] = [*before.tolist(), *(left_out + n + len(before)).tolist()]
-    return origins
+def _sources(attributes: dict[str, Any], n_samples: int) -> list[Any]:
+    """Return what rows with these attributes are of: sources, and rows of each."""
+    return attributes.get("sources") or [[attributes["source"], n_samples]]
 
 
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:

@@ -95,7 +95,7 @@ class CSRSource(RandomAccessSparse):
 
     def __init__(self, X: Any, uri: str = "X", names: list[str] | None = None) -> None:
         self.uri = uri
-        self._stored = X.dtype
+        self._stored_dtype = X.dtype
         self.dtype = work_dtype(X.dtype, uri)
         check_shape(X.shape, uri)
         self.n_samples, self.n_features = (int(size) for size in X.shape)
@@ -111,11 +111,6 @@ class CSRSource(RandomAccessSparse):
             raise InputError(
                 f"{uri} is a damaged sparse matrix: {error}. Write it again."
             ) from None
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the matrix."""
-        return self._stored
 
     @cached_property
     def layout(self) -> CSRLayout:

@@ -20,12 +20,12 @@ import numpy as np
 
 from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.files import parse_json
 from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
 from bigfs.store.columns import Roles, roles_of
 from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import Watch
-from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
+from bigfs.store.grown import read_metadata
+from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
 logger = logging.getLogger("bigfs")
@@ -126,10 +126,12 @@ class Source(ABC):
         """Names of the dimensions that the rows are of; empty where there are none."""
         return (self.grid or {}).get("dims", ())
 
+    _stored_dtype: np.dtype
+
     @property
     def stored_dtype(self) -> np.dtype:
         """Type of the values as they are stored; ``dtype`` holds all of them."""
-        return self.dtype
+        return getattr(self, "_stored_dtype", self.dtype)
 
     @property
     def estimated_samples(self) -> int | None:
@@ -524,17 +526,12 @@ def is_list_of_uris(X: Any) -> bool:
 def is_store(uri: str | Location) -> bool:
     """Say whether a path is a store that `ingest` wrote: checked, with checksums."""
     path = as_path(str(uri))
-    if path is None:
-        return False
     try:
-        attributes = parse_json(read_small(path / "zarr.json", METADATA_BYTES)).get(
-            "attributes", {}
-        )
+        return path is not None and "bigfs_store" in read_metadata(path)["attributes"]
     except StorageError:
         raise
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
-    return isinstance(attributes, dict) and "bigfs_store" in attributes
 
 
 def as_path(uri: str) -> Location | None:

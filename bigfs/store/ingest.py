@@ -180,29 +180,16 @@ def ingest(
             source, variable=variable, header=header, columns=columns, index=index, layer=layer
         )
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
-    return _bring_in(matrix, final, missing, rows, limit, overwrite, append)
-
-
-def _bring_in(
-    matrix: Source,
-    final: Location,
-    missing: str,
-    rows: int | None,
-    limit: int,
-    overwrite: bool,
-    append: bool,
-) -> IngestReport:
-    """Write or extend a store, if the memory for it is there."""
-    chunk = 0
-    if not matrix.sparse:  # which is cut by its entries
-        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
-        chunk = rows * matrix.n_features * matrix.dtype.itemsize
-    check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     return_large_arrays()
     if append:
         from bigfs.store.append import append_rows
 
         return append_rows(matrix, final, missing, limit)
+    chunk = 0
+    if not matrix.sparse:  # which is cut by its entries
+        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
+        chunk = rows * matrix.n_features * matrix.dtype.itemsize
+    check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     _refuse_source(matrix, final)
     _check_free(matrix, final)
     place: AbstractContextManager[Location] = (

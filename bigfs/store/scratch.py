@@ -14,8 +14,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, MemoryLimitError, StorageError
 from bigfs.core.files import parse_json
 from bigfs.core.units import MIB, format_bytes
@@ -228,14 +228,9 @@ def read_attributes(path: str | Location) -> dict[str, Any]:
 _TEMPORARY: ContextVar[str | None] = ContextVar("folder of temporary files", default=None)
 
 
-@contextmanager
-def temporary_files_in(folder: Location) -> Iterator[None]:
+def temporary_files_in(folder: Location) -> AbstractContextManager[None]:
     """Have files without a name written in a folder, whose disk a plan counts them on."""
-    former = _TEMPORARY.set(str(folder) if isinstance(folder, Path) else None)
-    try:
-        yield
-    finally:
-        _TEMPORARY.reset(former)
+    return set_within(_TEMPORARY, str(folder) if isinstance(folder, Path) else None)
 
 
 def temporary_file() -> IO[bytes]:

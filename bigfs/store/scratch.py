@@ -292,10 +292,7 @@ class Scratch:
         path, rest = self.path / name, tuple(max(1, size) for size in shape[1:])
         is_paged = isinstance(path, ObjectPath) and row_bytes > 0
         page = page_rows(rows, row_bytes) if is_paged else 0
-        if isinstance(path, ObjectPath):
-            remove_tree(path)
-        elif path.exists():
-            shutil.rmtree(path)
+        remove_tree(path)
         zarr.create_array(
             store=zarr_store(path),
             shape=shape,

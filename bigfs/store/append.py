@@ -38,7 +38,14 @@ from bigfs.store.location import (
     sync_tree,
     write_atomic,
 )
-from bigfs.store.source import Source, as_path, common_types, is_store, open_matrix
+from bigfs.store.source import (
+    Source,
+    as_path,
+    common_types,
+    first_difference,
+    is_store,
+    open_matrix,
+)
 from bigfs.store.values import checksum
 
 
@@ -161,28 +168,23 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
         why, cure = "pixels of a cube cannot be appended", "Ingest all cubes as a list"
     elif matrix.n_features != stored.n_features:
         why = f"it has {matrix.n_features} features and the store {stored.n_features}"
-    elif None not in (matrix.feature_names, stored.feature_names) and (
-        list(matrix.feature_names or ()) != list(stored.feature_names or ())
-    ):
-        pairs = zip(matrix.feature_names or (), stored.feature_names or (), strict=True)
-        i, (new, old) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-        why = f"its feature {i} is {new!r}, and {old!r} in the store"
+    elif differing := first_difference(matrix.feature_names, stored.feature_names):
+        why = f"its feature {differing[0]} is {differing[1]!r}, and {differing[2]!r} in the store"
     elif not np.can_cast(matrix.dtype, stored.dtype):
         why = f"its values are {matrix.dtype.name}, and {stored.dtype.name} in the store"
     elif (matrix.index is None) != (stored.index is None):
         which = "the store has" if matrix.index is None else "it has"
         why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
-    elif any(_is_there(part.uri, store) for part in sources_in(matrix)):
+    elif any(is_within(place, store) for place in _places(matrix)):
         why = "it is the store itself"
     if why:
         cure = cure or "Bring it into the form of the store, or ingest all of it again"
         raise InputError(f"{matrix.uri} cannot be appended to {store}: {why}. {cure}.")
 
 
-def _is_there(uri: str, store: Location) -> bool:
-    """Say whether a source lies in a store."""
-    place = as_path(uri)
-    return place is not None and is_within(place, store)
+def _places(matrix: Source) -> list[Location]:
+    """Return where the sources of a matrix are."""
+    return [place for part in sources_in(matrix) if (place := as_path(part.uri)) is not None]
 
 
 def _move_chunks(new: Location, old: Location, first: int) -> None:

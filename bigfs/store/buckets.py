@@ -70,11 +70,6 @@ def client(scheme: str, bucket: str) -> Any:
 
 def _patience_seconds() -> float:
     """Return how long a request of this thread is tried again."""
-    return min(_retry_seconds(), _patience.get())
-
-
-def _retry_seconds() -> float:
-    """Return how long a request is tried again, as the environment says."""
     given = os.environ.get(_RETRY, str(RETRY_SECONDS))
     try:
         seconds = float(given)
@@ -82,7 +77,7 @@ def _retry_seconds() -> float:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise InputError(f"{_RETRY} must be a number of seconds, such as 300. Got {given!r}.")
-    return seconds
+    return min(seconds, _patience.get())
 
 
 @lru_cache(maxsize=16)

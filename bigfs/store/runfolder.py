@@ -118,11 +118,6 @@ class RunFolder:
         """Folder of this attempt; nothing else is ever written by its tasks."""
         return self.path / ATTEMPTS / self.attempt
 
-    @property
-    def is_run(self) -> bool:
-        """True if the folder has the mark of a run directory."""
-        return bool(read_mark(self.path))
-
     def read(self) -> Self:
         """Read the manifest, if there is one.
 

@@ -293,15 +293,21 @@ def check_fitted_names(source: Source, fitted: Any) -> None:
 
     ``fitted`` are the names of those, or None; data without names are taken as they are.
     """
-    names = source.feature_names
-    if fitted is None or names is None or list(fitted) == names:
-        return
-    pairs = enumerate(zip_longest(names, fitted, fillvalue="missing"))
-    place, (own, former) = next((j, pair) for j, pair in pairs if pair[0] != pair[1])
-    raise InputError(
-        f"{source.uri}: the features are not those of fit, in their order: number {place} is "
-        f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
-    )
+    differing = first_difference(source.feature_names, fitted)
+    if differing is not None:
+        place, own, former = differing
+        raise InputError(
+            f"{source.uri}: the features are not those of fit, in their order: number {place} is "
+            f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
+        )
+
+
+def first_difference(names: Any, others: Any) -> tuple[int, str, str] | None:
+    """Return the first number at which names of features differ, and both names; None if none."""
+    if names is None or others is None:
+        return None
+    pairs = enumerate(zip_longest(names, others, fillvalue="missing"))
+    return next(((j, own, other) for j, (own, other) in pairs if own != other), None)
 
 
 def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:

@@ -544,13 +544,9 @@ def whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray
     buffer: np.ndarray | None = None
     count = 0
     for block in blocks:
+        if buffer is None:
+            buffer = np.empty((rows, block.shape[1]), block.dtype)
         while len(block):
-            if count == 0 and len(block) >= rows:
-                yield block[:rows]
-                block = block[rows:]
-                continue
-            if buffer is None:
-                buffer = np.empty((rows, block.shape[1]), block.dtype)
             take = min(rows - count, len(block))
             buffer[count : count + take] = block[:take]
             block, count = block[take:], count + take

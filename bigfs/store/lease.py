@@ -264,7 +264,10 @@ class _LeaseFile:
             self._path.rename(aside)
         except FileNotFoundError:
             return True
-        if aside.read_bytes() != version.encode():
+        is_same = False
+        with suppress(OSError):
+            is_same = aside.read_bytes() == version.encode()
+        if not is_same:
             aside.replace(self._path)
             return False
         aside.unlink()

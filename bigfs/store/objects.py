@@ -215,12 +215,9 @@ class ObjectPath:
         return ObjectStatus(len(text.encode()), done.get("e_tag"), done.get("version"))
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Remove the object."""
-        try:
+        """Remove the object, if there is one."""
+        with suppress(FileNotFoundError):
             again(self, "remove", lambda: obstore_package().delete(self._client, self.key))
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
 
     def remove_below(self) -> None:
         """Remove all objects below this name."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from functools import partial as partial_of
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import check_fits
-from bigfs.runtime.progress import track
-from bigfs.store.cleaning import Cleaner, kept_ids
+from bigfs.store.formats.csr_store import read_dropped
 from bigfs.store.formats.zarr_rows import ZarrSource
 from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
-    ChunkWriter,
     IngestReport,
-    check_all_rows,
     ingest_bytes,
     sources_in,
-    sources_left,
-    whole_chunks,
+    write_store,
     writing_to,
 )
 from bigfs.store.lease import Lease
@@ -43,7 +38,14 @@ from bigfs.store.location import (
     sync_tree,
     write_atomic,
 )
-from bigfs.store.source import Source, as_path, common_types, is_store, open_matrix
+from bigfs.store.source import (
+    Source,
+    as_path,
+    common_types,
+    first_difference,
+    is_store,
+    open_matrix,
+)
 from bigfs.store.values import checksum
 
 
@@ -114,34 +116,25 @@ def _append(
         raise CorruptStoreError(
             f"{store}: its last chunk is damaged. Run 'bigfs inspect --verify' on it."
         )
-    cleaner = Cleaner(matrix, missing, rows)
-    writing = partial_of(writing_to, store, "append to", "It has its former rows.")
-    with writing():
-        writer = ChunkWriter(partial, rows, stored.n_features, stored.dtype, None)
-    matrix.begin()
-    with track("append", None, "chunks") as progress:
-        new = (block.astype(stored.dtype, copy=False) for block in cleaner.clean())
-        for chunk in whole_chunks(chain([last], new), rows):
-            with writing():
-                writer.append(chunk)
-            progress.advance(1)
-    check_all_rows(matrix, cleaner.n_read)
-    if stored.index is not None:
-        ids = kept_ids(matrix, cleaner.dropped_positions())
-        with writing():
-            writer.write_ids(chain(stored.ids.pieces(n_full * rows, n), ids))
-    matrix.check_unchanged()
-    total = n_full * rows + writer.n_samples
+    report = write_store(matrix, partial, store, missing, rows, stored)
+    total, added = n + report.n_samples, read_metadata(partial)["attributes"]
     if total == n:
         raise InputError(f"{matrix.uri}: no rows are left of it. Nothing was appended.")
     kept = {
         **attributes,
         "n_samples": total,
-        "checksums": [*former[:n_full], *writer.checksums],
+        "checksums": [*former[:n_full], *added["checksums"]],
         "appends": [*attributes.get("appends", ()), [n, former[n_full] if len(last) else ""]],
-        **_origins(matrix, stored, attributes, cleaner, total - n),
+        "sources": [*_sources(attributes, n), *_sources(added, total - n)],
+        "filled_values": attributes["filled_values"] + report.filled_values,
+        "dropped_rows": attributes["dropped_rows"] + report.dropped_rows,
     }
-    with writing():
+    if "column_types" in attributes:
+        kept["column_types"] = {} if report.filled_values else common_types([stored, matrix])
+    left_out, before = read_dropped(added.get("dropped", ()), partial), stored.dropped
+    if len(left_out):
+        kept["dropped"] = [*map(int, before), *(int(row) + n + len(before) for row in left_out)]
+    with writing_to(store, grows=True):
         if isinstance(partial, Path):
             sync_tree(partial)
         lease.check()
@@ -152,39 +145,18 @@ def _append(
         lease.check()
         group.pop("consolidated_metadata", None)  # which would have the former shapes
         _write_metadata(store, {**group, "attributes": kept})
-    return IngestReport(
-        path=store,
+    return replace(
+        report,
         n_samples=total,
-        n_features=stored.n_features,
-        dtype=stored.dtype.name,
         n_chunks=len(kept["checksums"]),
         nbytes=total * stored.n_features * stored.dtype.itemsize,
-        filled_values=cleaner.filled,
-        dropped_rows=cleaner.dropped,
         appended_rows=total - n,
     )
 
 
-def _origins(
-    matrix: Source, stored: Source, attributes: dict[str, Any], cleaner: Cleaner, n_new: int
-) -> dict[str, Any]:
-    """Return the attributes that say what the rows are of, and what was done to them."""
-    positions, n = cleaner.dropped_positions(), stored.n_samples or 0
-    origins = {
-        "sources": [
-            *(attributes.get("sources") or [[attributes["source"], n]]),
-            *(sources_left(matrix, positions).get("sources") or [[matrix.uri, n_new]]),
-        ],
-        "filled_values": attributes["filled_values"] + cleaner.filled,
-        "dropped_rows": attributes["dropped_rows"] + cleaner.dropped,
-    }
-    if "column_types" in attributes:
-        origins["column_types"] = {} if cleaner.filled else common_types([stored, matrix])
-    left_out = np.asarray(matrix.left_out(positions), dtype=np.int64)
-    if len(left_out):
-        before = np.asarray(stored.dropped, dtype=np.int64)
-        origins["dropped"] = [*before.tolist(), *(left_out + n + len(before)).tolist()]
-    return origins
+def _sources(attributes: dict[str, Any], n_samples: int) -> list[Any]:
+    """Return what rows with these attributes are of: sources, and rows of each."""
+    return attributes.get("sources") or [[attributes["source"], n_samples]]
 
 
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
@@ -196,28 +168,23 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
         why, cure = "pixels of a cube cannot be appended", "Ingest all cubes as a list"
     elif matrix.n_features != stored.n_features:
         why = f"it has {matrix.n_features} features and the store {stored.n_features}"
-    elif None not in (matrix.feature_names, stored.feature_names) and (
-        list(matrix.feature_names or ()) != list(stored.feature_names or ())
-    ):
-        pairs = zip(matrix.feature_names or (), stored.feature_names or (), strict=True)
-        i, (new, old) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-        why = f"its feature {i} is {new!r}, and {old!r} in the store"
+    elif differing := first_difference(matrix.feature_names, stored.feature_names):
+        why = f"its feature {differing[0]} is {differing[1]!r}, and {differing[2]!r} in the store"
     elif not np.can_cast(matrix.dtype, stored.dtype):
         why = f"its values are {matrix.dtype.name}, and {stored.dtype.name} in the store"
     elif (matrix.index is None) != (stored.index is None):
         which = "the store has" if matrix.index is None else "it has"
         why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
-    elif any(_is_there(part.uri, store) for part in sources_in(matrix)):
+    elif any(is_within(place, store) for place in _places(matrix)):
         why = "it is the store itself"
     if why:
         cure = cure or "Bring it into the form of the store, or ingest all of it again"
         raise InputError(f"{matrix.uri} cannot be appended to {store}: {why}. {cure}.")
 
 
-def _is_there(uri: str, store: Location) -> bool:
-    """Say whether a source lies in a store."""
-    place = as_path(uri)
-    return place is not None and is_within(place, store)
+def _places(matrix: Source) -> list[Location]:
+    """Return where the sources of a matrix are."""
+    return [place for part in sources_in(matrix) if (place := as_path(part.uri)) is not None]
 
 
 def _move_chunks(new: Location, old: Location, first: int) -> None:

@@ -8,13 +8,12 @@ were written is asked for again, a few times.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -71,11 +70,6 @@ def client(scheme: str, bucket: str) -> Any:
 
 def _patience_seconds() -> float:
     """Return how long a request of this thread is tried again."""
-    return min(_retry_seconds(), _patience.get())
-
-
-def _retry_seconds() -> float:
-    """Return how long a request is tried again, as the environment says."""
     given = os.environ.get(_RETRY, str(RETRY_SECONDS))
     try:
         seconds = float(given)
@@ -83,7 +77,7 @@ def _retry_seconds() -> float:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise InputError(f"{_RETRY} must be a number of seconds, such as 300. Got {given!r}.")
-    return seconds
+    return min(seconds, _patience.get())
 
 
 @lru_cache(maxsize=16)
@@ -155,26 +149,6 @@ class DamagedError(OSError):
     """An answer whose bytes are not those that were written."""
 
 
-class _Tries:
-    """The attempts of a request whose answer may be cut off or damaged on its way."""
-
-    def __init__(self) -> None:
-        self._deadline = time.monotonic() + _patience_seconds()
-        self._pause, self._damaged = 0.1, 0
-
-    def pause(self, error: Exception) -> float:
-        """Return the seconds until the next attempt; raise the error if there is none."""
-        self._damaged += isinstance(error, DamagedError)
-        is_cut = isinstance(error, obstore_package().exceptions.BaseError) and any(
-            part in str(error) for part in ("response body", "invalid list response")
-        )
-        again = 0 < self._damaged < _DAMAGED_ANSWERS or is_cut
-        if not again or time.monotonic() + self._pause > self._deadline:
-            raise error
-        self._pause = min(5.0, 2 * self._pause)
-        return self._pause / 2
-
-
 def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
     """Make a request, again if its answer is cut off or damaged; obstore repeats the others.
 
@@ -183,24 +157,22 @@ def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
     FileNotFoundError, StorageError
         See `requests`.
     """
+    deadline = time.monotonic() + _patience_seconds()
+    pause, n_damaged = 0.1, 0
     with requests(path, verb):
-        tries = _Tries()
         while True:
             try:
                 return action()
             except Exception as error:
-                time.sleep(tries.pause(error))
-
-
-async def again_async(path: ObjectPath, verb: str, action: Callable[[], Awaitable[T]]) -> T:
-    """Make a request as `again` does."""
-    with requests(path, verb):
-        tries = _Tries()
-        while True:
-            try:
-                return await action()
-            except Exception as error:
-                await asyncio.sleep(tries.pause(error))
+                n_damaged += isinstance(error, DamagedError)
+                is_cut = isinstance(error, obstore_package().exceptions.BaseError) and any(
+                    part in str(error) for part in ("response body", "invalid list response")
+                )
+                is_tried = 0 < n_damaged < _DAMAGED_ANSWERS or is_cut
+                if not is_tried or time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(5.0, 2 * pause)
 
 
 def sealed(content: bytes) -> bytes:

@@ -36,6 +36,7 @@ class ChainedSource(Source):
         self.n_features, self.feature_names = first.n_features, first.feature_names
         self._orders = [_order(part, first) for part in self.parts]
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
+        self._stored = np.result_type(*(part.stored_dtype for part in self.parts))
         counts = [part.n_samples for part in self.parts]
         self.n_samples = None if None in counts else sum(counts)  # type: ignore[arg-type]
         if self.n_samples is not None:
@@ -48,11 +49,6 @@ class ChainedSource(Source):
         self.held_bytes = max(part.held_bytes for part in self.parts)
         self.temporary_bytes = max(part.temporary_bytes for part in self.parts)
         self._read_rows = [0] * len(self.parts)
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """A type that holds the values of all parts."""
-        return np.result_type(*(part.stored_dtype for part in self.parts))
 
     @property
     def estimated_samples(self) -> int | None:

@@ -134,26 +134,21 @@ class FilteredSource(Source):
     ) -> None:
         self._source, self._rows, self._labels = source, rows, labels
         self._columns = columns
-        for name in ("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index"):
+        for name in (
+            *("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index", "notes"),
+            *("grid", "column_types", "starts_quickly", "held_bytes", "temporary_bytes"),
+        ):
             setattr(self, name, getattr(source, name))
+        self._stored = source.stored_dtype
         if columns is not None:
             names = source.feature_names
             self.n_features = len(columns)
             self.feature_names = [names[j] if names else str(j) for j in columns]
-        self.notes, self.grid = source.notes, source.grid
-        self.column_types = dict(source.column_types)
-        self.starts_quickly = source.starts_quickly
-        self.held_bytes, self.temporary_bytes = source.held_bytes, source.temporary_bytes
         known = labels is None and source.n_samples is not None
         # How many rows have the values, only reading the column tells.
         self._every = rows.every or 1
         self.n_samples = -(-int(source.n_samples or 0) // self._every) if known else None
         self._n_read = 0
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values as they are stored."""
-        return self._source.stored_dtype
 
     @property
     def estimated_samples(self) -> int | None:

@@ -159,8 +159,7 @@ def _stamp(place: Location) -> tuple[Any, ...] | None:
         except FileNotFoundError:
             return None
         return remote.st_size, remote.e_tag
-    status = place.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return _times(place, True)
 
 
 def _state_of(place: Location | str, with_change: bool = False) -> Any:
@@ -187,25 +186,15 @@ def _is_file(source: str) -> bool:
 
 def _state(place: Location, with_change: bool = False) -> Any:
     """Return all that is known of the content, to be hashed."""
+    n_chunks, there = count_chunks(place), files_below(place)
+    names = [name for name in there if not uncommitted(name, n_chunks)]
     if isinstance(place, ObjectPath):
-        n_chunks = count_chunks(place)
-        versions = {
-            name: list(status)
-            for name, status in files_below(place).items()
-            if not uncommitted(name, n_chunks)
-        }
-        if not versions:
-            status = place.stat()
-            versions = {"": [status.st_size, status.e_tag]}
-        return versions
+        if names:
+            return {name: list(there[name]) for name in names}
+        status = place.stat()
+        return {"": [status.st_size, status.e_tag]}
     try:
-        files = [place]
-        if place.is_dir():
-            n_chunks = count_chunks(place)
-            files = sorted(
-                p for p in place.rglob("*")
-                if not uncommitted(p.relative_to(place).as_posix(), n_chunks) and p.is_file()
-            )  # fmt: skip
+        files = [place / name for name in names] if place.is_dir() else [place]
         times = [[str(p.relative_to(place)), *_times(p, with_change)] for p in files]
         return [times, _sample(files, place / "zarr.json")]
     except FileNotFoundError:

@@ -40,7 +40,15 @@ from bigfs.store.location import (
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
 from bigfs.store.scratch import temporary_files_in
-from bigfs.store.source import Header, Source, as_part, is_store, listed, open_matrix
+from bigfs.store.source import (
+    Header,
+    RandomAccessSource,
+    Source,
+    as_part,
+    is_store,
+    listed,
+    open_matrix,
+)
 from bigfs.store.values import checksum
 
 MISSING = ("error", "mean", "zero", "drop_rows")
@@ -172,28 +180,16 @@ def ingest(
             source, variable=variable, header=header, columns=columns, index=index, layer=layer
         )
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
-    return _bring_in(matrix, final, missing, rows, limit, overwrite, append)
-
-
-def _bring_in(
-    matrix: Source,
-    final: Location,
-    missing: str,
-    rows: int | None,
-    limit: int,
-    overwrite: bool,
-    append: bool,
-) -> IngestReport:
-    """Write or extend a store, if the memory for it is there."""
-    if not matrix.sparse:  # which is cut by its entries
-        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
-    chunk = 0 if matrix.sparse else (rows or 0) * matrix.n_features * matrix.dtype.itemsize
-    check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     return_large_arrays()
     if append:
         from bigfs.store.append import append_rows
 
         return append_rows(matrix, final, missing, limit)
+    chunk = 0
+    if not matrix.sparse:  # which is cut by its entries
+        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
+        chunk = rows * matrix.n_features * matrix.dtype.itemsize
+    check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     _refuse_source(matrix, final)
     _check_free(matrix, final)
     place: AbstractContextManager[Location] = (
@@ -202,7 +198,7 @@ def _bring_in(
         else _on_disk(final, overwrite)
     )
     with place as partial:
-        return _write(matrix, partial, final, missing, rows)
+        return write_store(matrix, partial, final, missing, rows)
 
 
 def _check_kind(dest: Location) -> None:
@@ -322,29 +318,49 @@ def _check_dest(dest: Location, overwrite: bool, append: bool = False) -> None:
 
 def copy_rows(matrix: Source, folder: Location) -> None:
     """Write a store for the caller alone, with the missing values of the matrix."""
-    _write(matrix, folder, folder, "error" if matrix.sparse else KEEP, None)
+    rows = None if matrix.sparse else chunk_rows(matrix.n_features, matrix.dtype.itemsize)
+    write_store(matrix, folder, folder, "error" if matrix.sparse else KEEP, rows)
 
 
 @contextmanager
-def writing_to(
-    store: Location, what: str = "write", left: str = "Nothing was left there."
-) -> Iterator[None]:
-    """Turn failures of the disk into StorageError."""
+def writing_to(store: Location, grows: bool = False) -> Iterator[None]:
+    """Turn failures of the disk into StorageError; ``grows``: of a store that was there."""
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        raise StorageError(f"Cannot {what} {store}: {error}. {left}") from error
+        verb, left = "write", "Nothing was left there."
+        if grows:
+            verb, left = "append to", "It has its former rows."
+        raise StorageError(f"Cannot {verb} {store}: {error}. {left}") from error
 
 
-def _write(
-    matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
+def write_store(
+    matrix: Source,
+    partial: Location,
+    final: Location,
+    missing: str,
+    rows: int | None,
+    after: RandomAccessSource | None = None,
 ) -> IngestReport:
-    """Write the store, and refuse a source that is not the same at the end."""
+    """Write a store, and refuse a source that is not the same at the end.
+
+    Parameters
+    ----------
+    matrix : Source
+    partial, final : Path or ObjectPath
+        Where it is written, and where it is to be in the end.
+    missing : {"error", "mean", "zero", "drop_rows"}
+    rows : int or None
+        Rows per chunk. None, of a sparse matrix only: as many as make chunks of 16 MB.
+    after : RandomAccessSource or None, default=None
+        Dense store of so many rows per chunk that the rows are to follow: they begin with those of
+        its last chunk if it is not full.
+    """
     matrix.begin()
     try:
-        report = _write_chunks(matrix, partial, final, missing, rows)
+        report = _write_chunks(matrix, partial, final, missing, rows, after)
     except (InputError, StorageError):
         matrix.check_unchanged()  # that, and not what was found, is what is wrong then
         raise
@@ -353,41 +369,55 @@ def _write(
 
 
 def _write_chunks(
-    matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
+    matrix: Source,
+    partial: Location,
+    final: Location,
+    missing: str,
+    rows: int | None,
+    after: RandomAccessSource | None,
 ) -> IngestReport:
-    dtype = np.dtype(matrix.dtype)
-    if isinstance(matrix, SparseSource):
-        rows = rows or (None if matrix.layout is None else matrix.layout.rows)
-    else:
-        rows = rows or chunk_rows(matrix.n_features, dtype.itemsize)
+    dtype, what = (matrix.dtype, "ingest") if after is None else (after.dtype, "append")
+    if isinstance(matrix, SparseSource) and matrix.layout is not None:
+        rows = rows or matrix.layout.rows
     cleaner = Cleaner(matrix, missing, rows or _FIRST_ROWS)
-    blocks = cleaner.clean()
+    blocks, n_before, is_new = cleaner.clean(), 0, after is None
     if rows is None:  # as many as make 16 MB of entries in blocks like the first
         first = next(blocks)
         rows = rows_for(first.nnz / max(1, first.shape[0]), dtype.itemsize)
         blocks = chain([first], blocks)
-    total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
-    with track("ingest", total, "chunks") as progress:
-        with writing_to(final):
+    if after is not None:
+        n_before = after.n_samples % rows
+        last = after.read(after.n_samples - n_before, after.n_samples)
+        blocks = chain([last], (block.astype(dtype, copy=False) for block in blocks))
+    total = None if matrix.n_samples is None else -(-(n_before + matrix.n_samples) // rows)
+    with track(what, total, "chunks") as progress:
+        with writing_to(final, not is_new):
             writer: ChunkWriter | CSRWriter
             if matrix.sparse:
                 writer = CSRWriter(partial, rows, matrix.n_features, dtype)
             else:
                 writer = ChunkWriter(partial, rows, matrix.n_features, dtype, matrix.n_samples)
         for chunk in (csr_chunks if matrix.sparse else whole_chunks)(blocks, rows):
-            with writing_to(final):
+            with writing_to(final, not is_new):
                 writer.append(chunk)
             del chunk
             progress.advance(1)
-    check_all_rows(matrix, cleaner.n_read)
-    if writer.n_samples < 2:
+    if matrix.n_samples is not None and cleaner.n_read != matrix.n_samples:
+        raise InputError(
+            f"{matrix.uri} has {cleaner.n_read} rows, but its shape says {matrix.n_samples}. "
+            "It is damaged or changed while it was read; write it again."
+        )
+    if is_new and writer.n_samples < 2:
         raise InputError(
             f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
             + (f" after {cleaner.dropped} rows with NaN were dropped." if cleaner.dropped else ".")
         )
-    with writing_to(final):
+    with writing_to(final, not is_new):
         if matrix.index is not None:
-            writer.write_ids(kept_ids(matrix, cleaner.dropped_positions()))
+            ids = kept_ids(matrix, cleaner.dropped_positions())
+            if after is not None:
+                ids = chain(after.ids.pieces(after.n_samples - n_before, after.n_samples), ids)
+            writer.write_ids(ids)
         writer.finish(
             source=matrix.uri,
             stored_dtype=matrix.stored_dtype.str,
@@ -403,7 +433,7 @@ def _write_chunks(
         )
     return IngestReport(
         path=final,
-        n_samples=writer.n_samples,
+        n_samples=writer.n_samples - n_before,
         n_features=matrix.n_features,
         dtype=dtype.name,
         n_chunks=len(writer.checksums),
@@ -440,15 +470,6 @@ def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     lost = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
     left = zip(matrix.sources, lost.tolist(), strict=True)
     return {"sources": [[uri, count - less] for (uri, count), less in left]}
-
-
-def check_all_rows(matrix: Source, n_read: int) -> None:
-    """Raise InputError if the source ended before the rows it announced."""
-    if matrix.n_samples is not None and n_read != matrix.n_samples:
-        raise InputError(
-            f"{matrix.uri} has {n_read} rows, but its shape says {matrix.n_samples}. "
-            "It is damaged or changed while it was read; write it again."
-        )
 
 
 class ChunkWriter:
@@ -523,13 +544,9 @@ def whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray
     buffer: np.ndarray | None = None
     count = 0
     for block in blocks:
+        if buffer is None:
+            buffer = np.empty((rows, block.shape[1]), block.dtype)
         while len(block):
-            if count == 0 and len(block) >= rows:
-                yield block[:rows]
-                block = block[rows:]
-                continue
-            if buffer is None:
-                buffer = np.empty((rows, block.shape[1]), block.dtype)
             take = min(rows - count, len(block))
             buffer[count : count + take] = block[:take]
             block, count = block[take:], count + take

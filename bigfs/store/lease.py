@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.store.buckets import hurried
 from bigfs.store.location import Location, read_small
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, check_conditions
@@ -64,10 +64,8 @@ class Lease:
         self._owner = owner or uuid.uuid4().hex
         self.former: str | None = None
         place = directory / LEASE
-        self._record: _LeaseFile | _LeaseObject = (
-            _LeaseFile(place, self._owner)
-            if isinstance(place, Path)
-            else _LeaseObject(place, self._owner)
+        self._stored = (
+            _LeaseFile(place, self._owner) if isinstance(place, Path) else _LeaseObject(place)
         )
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
@@ -76,9 +74,11 @@ class Lease:
         """Take the lease and start the heartbeat."""
         self._acquire()
         try:
-            self._record.check(iter(self._text, ""))
+            place = self._directory / LEASE
+            if isinstance(place, ObjectPath):
+                check_conditions(place, iter(self._text, ""))
         except BaseException:
-            self._record.release()
+            self._release()
             raise
         self._beat = threading.Thread(target=self._keep, name="bigfs-lease", daemon=True)
         self._beat.start()
@@ -88,8 +88,8 @@ class Lease:
         """Stop the heartbeat and give the lease back."""
         self._stop.set()
         if self._beat is not None:
-            self._beat.join(self._record.wait_seconds)
-        self._record.release()
+            self._beat.join(self._stored.wait_seconds)
+        self._release()
 
     def check(self) -> None:
         """Raise unless the lease is this one's still, so that a frozen run commits nothing.
@@ -101,7 +101,7 @@ class Lease:
         StorageError
             If the directory is gone.
         """
-        if self._record.read().get("owner") == self._owner:
+        if self._own_version() is not None:
             return
         if not (self._directory / MARK).exists():
             raise StorageError(
@@ -111,25 +111,66 @@ class Lease:
 
     def _acquire(self) -> None:
         for _ in range(3):
-            if self._record.create(self._text()):
+            # An answer that was lost makes the second attempt a conflict with the first.
+            if self._stored.create(self._text()) or self._own_version() is not None:
                 return
-            held = self._record.read()
-            written = self._record.written(held)
-            if written is None:  # given back in the meantime
+            held, version = self._read()
+            if held is None:  # given back in the meantime
                 continue
             if not _is_gone(held):
-                age = time.time() - written
+                age = time.time() - held.get("beat", -math.inf)
                 if -HEARTBEAT_SECONDS < age < STALE_SECONDS:
                     self._refuse(held, f"last sign of life {max(age, 0):.0f} s ago")
                 if self._is_beating(held):
                     self._refuse(held, "which gave a sign of life just now")
-            if not self._record.take_over(held, self._text()):
+            if not self._stored.take_over(version, self._text()):
                 self.former = held.get("owner")
                 break
-        if self._record.read().get("owner") != self._owner:
+        if self._own_version() is None:
             raise RunLockedError(
                 f"{self._directory}: another run took the lease first. Wait for it to end."
             )
+        if re.fullmatch("[0-9a-f]{12,32}", self.former or ""):
+            with suppress(OSError):  # what its owner was writing when it died
+                (self._directory / f"lease.beat-{self.former}").unlink()
+
+    def _read(self) -> tuple[dict[str, Any] | None, Any]:
+        """Return the record in the lease, and its version.
+
+        The record is None if there is no lease, and empty while it is being written.
+
+        Raises
+        ------
+        InputError
+            If it is no lease.
+        """
+        try:
+            text, version = self._stored.read()
+            return _record(text) if text else {}, version
+        except FileNotFoundError:
+            return None, None
+        except StorageError:
+            raise
+        except (OSError, ValueError):
+            raise InputError(
+                f"{self._directory / LEASE} is not the lease of a bigfs run, and a run needs that "
+                "name. Move the file, or use another run directory."
+            ) from None
+
+    def _own_version(self) -> Any:
+        """Return the version of the lease, None if it is not this one's."""
+        try:
+            held, version = self._read()
+        except InputError:
+            return None
+        return version if held and held["owner"] == self._owner else None
+
+    def _release(self) -> None:
+        # Nothing can be removed on condition. Who reads its own name in a lease that is renewed
+        # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
+        with hurried(), suppress(StorageError):
+            if self._own_version() is not None:
+                (self._directory / LEASE).unlink(missing_ok=True)
 
     def _refuse(self, held: dict[str, Any], sign: str) -> None:
         raise RunLockedError(
@@ -153,18 +194,18 @@ class Lease:
                 time.sleep(pause)
             except OSError:  # the system may refuse it while its clock is set
                 self._stop.wait(pause)
-            current = self._record.read()
-            if current and current != held:
-                return True
-            if not current and self._record.written(current) is None:  # given back
-                return False
+            current, _ = self._read()
+            if current != held:
+                return current is not None  # else it was given back
         return False
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             try:
-                if not self._record.beat(self._text()):
+                version = self._own_version()
+                if version is None:
                     return
+                self._stored.replace(version, self._text())
             except OSError:  # storage may come back before the lease is stale
                 continue
 
@@ -189,7 +230,7 @@ def lost(directory: Location) -> str:
 
 
 class _LeaseFile:
-    """A lease on a file system: exclusive creation and renaming."""
+    """A lease on a file system: exclusive creation and renaming. Its version is its text."""
 
     wait_seconds: float | None = None  # a beat after the release would bring the lease back
 
@@ -207,28 +248,12 @@ class _LeaseFile:
             raise StorageError(f"Cannot write the lease {self._path}: {error}.") from error
         return True
 
-    def read(self) -> dict[str, Any]:
-        """Return the record in the lease; empty while it is being written or removed."""
-        return _read(self._path)
+    def read(self) -> tuple[str, str]:
+        """Return the text of the lease, and its version."""
+        text = read_small(self._path)
+        return text, text
 
-    def written(self, held: dict[str, Any]) -> float | None:
-        """Return the time of the last beat, None where there is no lease.
-
-        Raises
-        ------
-        InputError
-            If the file is no lease; one that was cut off is empty.
-        """
-        try:
-            if not held and self._path.lstat().st_size:
-                held = self.read()  # it may have been written since
-                if not held:
-                    raise _not_ours(self._path)
-            return float(held.get("beat", self._path.lstat().st_mtime))
-        except FileNotFoundError:
-            return None
-
-    def take_over(self, held: dict[str, Any], text: str) -> bool:
+    def take_over(self, version: str, text: str) -> bool:
         """Move a dead lease aside, then create; say whether to try again.
 
         Of several takers one wins the rename. A slower one may move the winner's new lease, or one
@@ -239,32 +264,20 @@ class _LeaseFile:
             self._path.rename(aside)
         except FileNotFoundError:
             return True
-        if _read(aside) != held:
+        is_same = False
+        with suppress(OSError):
+            is_same = aside.read_bytes() == version.encode()
+        if not is_same:
             aside.replace(self._path)
             return False
         aside.unlink()
-        # What its owner was writing when it died.
-        if _is_id(held.get("owner")):
-            with suppress(OSError):
-                self._path.with_name(f"lease.beat-{held['owner']}").unlink()
         return not self.create(text)
 
-    def check(self, texts: Iterator[str]) -> None:
-        """Do nothing: file systems can do what a lease needs."""
-
-    def beat(self, text: str) -> bool:
-        """Renew the lease; say whether it still is this one's."""
-        if self.read().get("owner") != self._owner:
-            return False
+    def replace(self, version: str, text: str) -> None:
+        """Renew the lease, which was this version a moment ago."""
         new = self._path.with_name(f"lease.beat-{self._owner}")
         new.write_text(text)
         new.replace(self._path)
-        return True
-
-    def release(self) -> None:
-        """Remove the lease if it is this one's."""
-        if self.read().get("owner") == self._owner:
-            self._path.unlink(missing_ok=True)
 
 
 class _LeaseObject:
@@ -272,106 +285,46 @@ class _LeaseObject:
 
     wait_seconds: float | None = 2.0  # a beat in a request that hangs is a conflict later
 
-    def __init__(self, path: ObjectPath, owner: str) -> None:
-        self._path, self._owner = path, owner
-        self._own: ObjectStatus | None = None  # the version this lease wrote last
-        self._seen: ObjectStatus | None = None  # the version that was read last
+    def __init__(self, path: ObjectPath) -> None:
+        self._path = path
 
     def create(self, text: str) -> bool:
         """Create the lease unless there is one."""
-        return self._write(text, None)
+        return self.replace(None, text)
 
-    def read(self) -> dict[str, Any]:
-        """Return the record in the lease, and remember its version."""
-        try:
-            text, self._seen = self._path.read_status()
-        except FileNotFoundError:
-            self._seen = None
-            return {}
-        except ValueError:
-            return {}
-        return _record(text)
+    def read(self) -> tuple[str, ObjectStatus]:
+        """Return the text of the lease, and its version."""
+        return self._path.read_status()
 
-    def written(self, held: dict[str, Any]) -> float | None:
-        """Return the time of the last beat, None where there is no lease.
-
-        Raises
-        ------
-        InputError
-            If the object is no lease.
-        """
-        if self._seen is None:
-            return None
-        if not held:
-            raise _not_ours(self._path)
-        return float(held["beat"])
-
-    def take_over(self, held: dict[str, Any], text: str) -> bool:
+    def take_over(self, version: ObjectStatus, text: str) -> bool:
         """Replace the dead lease that was read; say whether to try again."""
-        self._write(text, self._seen)
+        self.replace(version, text)
         return False
 
-    def check(self, texts: Iterator[str]) -> None:
-        """Raise InputError unless the bucket writes on condition."""
-        check_conditions(self._path, texts)
-        if self.read().get("owner") == self._owner:
-            self._own = self._seen
-
-    def beat(self, text: str) -> bool:
-        """Renew the lease; say whether it still is this one's."""
-        return self._write(text, self._own)
-
-    def release(self) -> None:
-        """Remove the lease if it is this one's."""
-        # Nothing can be removed on condition. Who reads its own name in a lease that is renewed
-        # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
-        with hurried(), suppress(StorageError):
-            if self.read().get("owner") == self._owner:
-                self._path.unlink()
-
-    def _write(self, text: str, version: ObjectStatus | None) -> bool:
-        """Write on condition; an answer that was lost makes the second attempt a conflict."""
+    def replace(self, version: ObjectStatus | None, text: str) -> bool:
+        """Write the lease if it is this version still; say whether it was."""
         try:
-            self._own = self._path.write_if(text, version)
+            self._path.write_if(text, version)
         except ConflictError:
-            if self.read().get("owner") != self._owner:
-                return False
-            self._own = self._seen
+            return False
         return True
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{12,32}", value) is not None
-
-
-def _not_ours(path: Location) -> InputError:
-    return InputError(
-        f"{path} is not the lease of a bigfs run, and a run needs that name. Move the file, or use "
-        "another run directory."
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the record in a lease file; empty while it is being written or removed."""
-    try:
-        return _record(read_small(path))
-    except (OSError, ValueError):
-        return {}
-
-
 def _record(text: str) -> dict[str, Any]:
-    """Return the record in a lease's text, empty if it is none."""
+    """Return the record in a lease's text; a ValueError if it is none."""
+    record = parse_json(text)
     try:
-        record = json.loads(text)
         is_lease = (
             all(isinstance(record[name], str) for name in ("owner", "host"))
             and type(record["pid"]) is int
             and type(record["beat"]) in (int, float)
             and math.isfinite(record["beat"])
         )
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return {}
-    return dict(record) if is_lease else {}
+    except (TypeError, KeyError, OverflowError):
+        is_lease = False
+    if not is_lease:
+        raise ValueError("it is no lease")
+    return dict(record)
 
 
 def _kernel() -> str:

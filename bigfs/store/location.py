@@ -365,12 +365,8 @@ def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
         Whether a missing chunk is an error; it would read as zeros.
     """
     place = as_location(place)
-    if isinstance(place, Path):
-        if not strict:
-            return str(place)
-        from bigfs.store.zarr_stores import KeptFiles
+    if isinstance(place, Path) and not strict:
+        return str(place)
+    from bigfs.store.zarr_stores import KeptFiles, ZarrObjects
 
-        return KeptFiles(place)
-    from bigfs.store.zarr_stores import ZarrObjects
-
-    return ZarrObjects(place, strict)
+    return KeptFiles(place) if isinstance(place, Path) else ZarrObjects(place, strict)

@@ -114,16 +114,25 @@ class ObjectPath:
 
     def read_bytes(self) -> bytes:
         """Read the whole object, in one request."""
-        return self._read()[0]
+        return self.fetch()[0]
 
-    def _read(self) -> tuple[bytes, ObjectStatus]:
-        """Read the whole object, and its tags."""
+    def fetch(self, options: Any = None, is_proved: bool = True) -> tuple[bytes, ObjectStatus]:
+        """Read the object in one request, and its tags.
+
+        Parameters
+        ----------
+        options : dict or None, default=None
+            Of obstore, such as the range to read. None: the whole object.
+        is_proved : bool, default=True
+            Whether the bytes are compared with the tag, which is that of the whole.
+        """
         former: set[str] = set()
 
         def get() -> tuple[bytes, ObjectStatus]:
-            response = obstore_package().get(self._client, self.key)
+            response = obstore_package().get(self._client, self.key, options=options)
             content, status = bytes(response.bytes()), ObjectStatus.of(response.meta)
-            check_answer(content, status.e_tag, former)
+            if is_proved:
+                check_answer(content, status.e_tag, former)
             return content, status
 
         return again(self, "read", get)
@@ -179,7 +188,7 @@ class ObjectPath:
 
     def read_status(self) -> tuple[str, ObjectStatus]:
         """Return the text of the object with the tags of exactly this version of it."""
-        content, status = self._read()
+        content, status = self.fetch()
         return content.decode(), status
 
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
@@ -206,12 +215,9 @@ class ObjectPath:
         return ObjectStatus(len(text.encode()), done.get("e_tag"), done.get("version"))
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Remove the object."""
-        try:
+        """Remove the object, if there is one."""
+        with suppress(FileNotFoundError):
             again(self, "remove", lambda: obstore_package().delete(self._client, self.key))
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
 
     def remove_below(self) -> None:
         """Remove all objects below this name."""

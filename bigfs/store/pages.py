@@ -154,36 +154,29 @@ class _Upload(io.RawIOBase):
     def __init__(self, path: ObjectPath) -> None:
         super().__init__()
         self.name, self._path = str(path), path
-        self._parts = bytearray()
-        self._upload: Any = None
+        self._writer: Any = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        if self._upload is None and len(self._parts) + len(view) <= _PART_BYTES:
-            self._parts += view
-            return len(view)
         with requests(self._path, "write"):
-            if self._upload is None:
-                self._upload = obstore_package().open_writer(
+            if self._writer is None:
+                self._writer = obstore_package().open_writer(
                     client(self._path.scheme, self._path.bucket), self._path.key,
                     buffer_size=_PART_BYTES, max_concurrency=1,
                 )  # fmt: skip
-                self._upload.write(bytes(self._parts))
-                self._parts.clear()
-            self._upload.write(view)
+            self._writer.write(view)
         return len(view)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
-            if self._upload is None:
-                self._path.write_bytes(bytes(self._parts))
-            else:
-                with requests(self._path, "write"):
-                    self._upload.close()
-        self._upload = None
+            if self._writer is None:
+                self.write(b"")
+            with requests(self._path, "write"):
+                self._writer.close()
+        self._writer = None
         self.close()
 
 

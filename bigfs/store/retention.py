@@ -12,10 +12,11 @@ import os
 import re
 import uuid
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import BigfsError, InputError, RunLockedError
 from bigfs.store.location import Location, as_location, write_atomic
-from bigfs.store.records import MANIFEST
+from bigfs.store.records import MANIFEST, read_mark
 from bigfs.store.rundir import RunDirectory
 
 logger = logging.getLogger("bigfs")
@@ -55,9 +56,10 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
         finished = finished_runs(run, series)
         if finished:
             _link(run.with_name(series.replace(DATE, LATEST)), finished[-1])
-        first = len(finished) - keep if keep else 0
-        bases = {_base_of(place) for place in finished[max(0, first) :]}
-        for old in finished[: max(0, first)]:
+        first = max(0, len(finished) - keep) if keep else 0
+        manifests = [_finished(place, series) or {} for place in finished[first:]]
+        bases = {manifest.get(UPDATED, {}).get("run") for manifest in manifests}
+        for old in finished[:first]:
             if old.name not in {run.name, *bases} and _remove(old, series):
                 removed.append(old.name)
     except (BigfsError, OSError) as error:
@@ -89,13 +91,7 @@ def finished_runs(run: Location, series: str) -> list[Location]:
     """Return the finished runs of a series beside a run, oldest first."""
     form = _dated(series, DATE)
     names = sorted(path.name for path in run.parent.iterdir() if form.fullmatch(path.name))
-    return [run.with_name(name) for name in names if _is_finished(run.with_name(name), series)]
-
-
-def _base_of(place: Location) -> str | None:
-    """Return the name of the run that a finished run was updated from, None if it was not."""
-    record = RunDirectory(place).read().manifest.get(UPDATED)
-    return record.get("run") if isinstance(record, dict) else None
+    return [run.with_name(name) for name in names if _finished(run.with_name(name), series)]
 
 
 def _dated(name: str, word: str) -> re.Pattern[str]:
@@ -104,17 +100,16 @@ def _dated(name: str, word: str) -> re.Pattern[str]:
     return re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
 
 
-def _is_finished(place: Location, series: str) -> bool:
+def _finished(place: Location, series: str) -> dict[str, Any] | None:
+    """Return the manifest of a finished run of a series, None if there is none at a place."""
     if not (place / MANIFEST).is_file() or (isinstance(place, Path) and place.is_symlink()):
-        return False
+        return None
     try:
-        directory = RunDirectory(place)
-        if not directory.is_run:
-            return False
-        manifest = directory.read().manifest
+        manifest = RunDirectory(place).read().manifest if read_mark(place) else {}
     except InputError:
-        return False
-    return manifest.get("status") == "done" and manifest.get(SERIES) == series
+        return None
+    is_done = manifest.get("status") == "done" and manifest.get(SERIES) == series
+    return manifest if is_done else None
 
 
 def _link(link: Location, latest: Location) -> None:
@@ -144,7 +139,7 @@ def _remove(place: Location, series: str) -> bool:
     directory = RunDirectory(place)
     try:
         with directory.lease:
-            if not _is_finished(place, series):
+            if _finished(place, series) is None:
                 return False
             directory.remove()
     except RunLockedError:

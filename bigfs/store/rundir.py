@@ -186,7 +186,7 @@ class RunDirectory(RunFolder):
         """List the files of a stage that is done, which on disk must outlive a power failure."""
         if isinstance(source, ObjectPath):
             return write_list(source, lambda file: False)
-        for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
+        for part in source.rglob("*.partial*"):  # of chunks that killed workers were writing
             part.unlink(missing_ok=True)
         write_stamp(source, self.manifest["id"], name, self.attempt)
         stored = write_list(source, is_metadata if checks_itself else lambda file: True)

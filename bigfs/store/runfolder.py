@@ -118,11 +118,6 @@ class RunFolder:
         """Folder of this attempt; nothing else is ever written by its tasks."""
         return self.path / ATTEMPTS / self.attempt
 
-    @property
-    def is_run(self) -> bool:
-        """True if the folder has the mark of a run directory."""
-        return bool(read_mark(self.path))
-
     def read(self) -> Self:
         """Read the manifest, if there is one.
 
@@ -132,38 +127,31 @@ class RunFolder:
             If it cannot be read as one, or names anything that is not below the run directory.
         """
         path = self.path / MANIFEST
-        text = self._read_manifest(path)
-        if text is not None:
-            try:
-                manifest = parse_json(text)
-                check_manifest(manifest)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InputError(
-                    f"{path} is not a manifest this bigfs can read: {error}. "
-                    "Start over with --fresh, or use another run directory."
-                ) from None
-            self.manifest = manifest
-            checkpoints = manifest["checkpoints"].values()
-            refuse_links(self.path, [f"{CHECKPOINTS}/{entry['folder']}" for entry in checkpoints])
-            refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
+        try:
+            manifest = parse_json(self._stored_text())
+            check_manifest(manifest)
+        except FileNotFoundError:
+            return self
+        except StorageError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path} is not a manifest this bigfs can read: {error}. "
+                "Start over with --fresh, or use another run directory."
+            ) from None
+        self.manifest = manifest
+        checkpoints = manifest["checkpoints"].values()
+        refuse_links(self.path, [f"{CHECKPOINTS}/{entry['folder']}" for entry in checkpoints])
+        refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
         return self
 
-    def _read_manifest(self, path: Location) -> str | None:
-        """Return the text of the manifest, None if there is none."""
-        try:
-            if isinstance(path, ObjectPath):
-                text, self._version = path.read_status()
-                return text
+    def _stored_text(self) -> str:
+        """Return the text of the manifest, and keep its version in a bucket for the next write."""
+        path = self.path / MANIFEST
+        if not isinstance(path, ObjectPath):
             return read_small(path)
-        except FileNotFoundError:
-            return None
-        except (ValueError, OSError) as error:
-            if isinstance(error, StorageError):
-                raise
-            raise InputError(
-                f"{path} cannot be read: {error}. Start over with --fresh, or use another run "
-                "directory."
-            ) from None
+        text, self._version = path.read_status()
+        return text
 
     def write(self) -> None:
         """Write the manifest atomically.
@@ -183,7 +171,7 @@ class RunFolder:
             self._version = path.write_if(text, self._version)
         except ConflictError:
             # An answer that was lost makes the second attempt a conflict with the first.
-            if self._read_manifest(path) != text:
+            if self._stored_text() != text:
                 raise RunLockedError(lost(self.path)) from None
 
     def write_file(self, name: str, content: str | bytes) -> None:
@@ -307,28 +295,23 @@ class RunFolder:
         run_id = read_mark(self.path)
         try:
             self.read()
-            self._check_id(run_id)
+            stored_id = self.manifest.get("id", run_id)
+            if run_id and stored_id != run_id:
+                raise InputError(
+                    f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of "
+                    f"{MARK} is {run_id!r}. Start over with --fresh, or use another run directory."
+                )
         except InputError:
             if not fresh:
                 raise
-            self._set_aside((MANIFEST, *OUTPUTS))
+            self._set_aside()
         self.manifest.setdefault("id", run_id or new_id())
         if not run_id:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
 
-    def _check_id(self, run_id: str | None) -> None:
-        """Raise InputError if the manifest is not that of the mark."""
-        stored_id = self.manifest.get("id", run_id)
-        if stored_id == run_id or not run_id:
-            return
-        raise InputError(
-            f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of {MARK} is "
-            f"{run_id!r}. Start over with --fresh, or use another run directory."
-        )
-
-    def _set_aside(self, names: Sequence[str]) -> None:
+    def _set_aside(self) -> None:
         """Give records that cannot be read, and what they may have named, other names."""
-        for name in names:
+        for name in (MANIFEST, *OUTPUTS):
             path, aside = self.path / name, self.path / f"{name}.damaged-{self.attempt}"
             if not is_taken(path):
                 continue

@@ -2,8 +2,8 @@
 
 Nothing large travels in the task graph. A small array (d x K) or one with a row per sample is a
 zarr array under a path that the client and every worker can reach; tasks carry an `ArrayRef`.
-Chunks are plain bytes. In a bucket they are shards, read and written without zarr: by ranges of
-rows, whose checksums are compared.
+Chunks are plain bytes, read and written without zarr, by ranges of rows. In a bucket they are
+shards, whose checksums are compared.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, MemoryLimitError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.location import (
     Location,
@@ -32,6 +32,7 @@ from bigfs.store.location import (
     free_bytes,
     read_small,
     remove_tree,
+    replaced_file,
     zarr_store,
 )
 from bigfs.store.objects import ObjectPath
@@ -61,10 +62,14 @@ class ArrayRef:
     @classmethod
     def at(cls, path: str | Location) -> ArrayRef:
         """Return the address of an array that is already stored."""
-        array = _handle(str(path), _metadata(str(path)))
-        shape = tuple(int(size) for size in array.shape)
-        chunk, page = (array.shards or array.chunks)[0], array.chunks[0] if array.shards else 0
-        return cls(str(path), shape, np.dtype(array.dtype).name, int(chunk), int(page))
+        try:
+            about = parse_json(read_small(as_location(path) / "zarr.json", _METADATA_BYTES))
+        except FileNotFoundError:
+            raise StorageError(f"{path} was removed. Run again.") from None
+        chunk, *_ = about["chunk_grid"]["configuration"]["chunk_shape"]
+        codec = about["codecs"][0].get("configuration", {})
+        page = codec.get("chunk_shape", [0])[0]  # of a shard
+        return cls(str(path), tuple(about["shape"]), about["data_type"], chunk, page)
 
     def load(self) -> np.ndarray:
         """Read the whole array."""
@@ -72,9 +77,36 @@ class ArrayRef:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read rows ``start`` to ``stop``."""
-        if self._is_remote:
-            return self._fetch(start, min(stop, self.shape[0]))
-        return np.asarray(self._array()[start:stop])
+        stop = min(stop, self.shape[0])
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        row_bytes = math.prod(self.shape[1:]) * out.itemsize
+        view = out.reshape(-1).view(np.uint8).data
+        self._check_place()
+        while len(view):
+            chunk, first = divmod(start, self.chunk_rows)
+            count = min(self.chunk_rows - first, stop - start) * row_bytes
+            try:
+                n_read = self._read_chunk(chunk, view[:count], first * row_bytes, row_bytes)
+            except FileNotFoundError:
+                raise StorageError(
+                    f"{self.path}: chunk {chunk} is missing. Run again: the stage that writes it "
+                    "has not finished, or its files were removed."
+                ) from None
+            if n_read != count:
+                raise StorageError(f"{self.path}: chunk {chunk} is cut off. Run again.")
+            view, start = view[count:], (chunk + 1) * self.chunk_rows
+        return out
+
+    def _read_chunk(self, chunk: int, view: memoryview, begin: int, row_bytes: int) -> int:
+        """Fill memory from a place in a chunk; return the bytes there were."""
+        place = self._place(chunk)
+        if isinstance(place, Path):
+            with place.open("rb") as file:
+                file.seek(begin)
+                return file.readinto(view)
+        if self.page_rows:
+            return read_pages(place, view, begin, self.page_rows * row_bytes)[0]
+        return place.read_into(view, begin)[0]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Read scattered rows, a stored chunk at a time."""
@@ -100,74 +132,32 @@ class ArrayRef:
                 f"Cannot write rows {start} to {stop} of {self.path}: they do not cover whole "
                 f"chunks of {self.chunk_rows} rows. Nothing was written."
             )
-        if self._is_remote:
-            self._send(start, np.asarray(values))
-            return
         # A task that was given up must not bring back the folder of an array that is gone.
-        self._array()[start:stop] = values
-
-    def _array(self) -> Any:
-        """Return the opened array.
-
-        Raises
-        ------
-        StorageError
-            If it was removed, or another one is in its place.
-        """
-        array = _handle(self.path, _metadata(self.path))
-        if (array.shape, array.dtype, array.chunks[0]) != (self.shape, self.dtype, self.chunk_rows):
-            raise StorageError(f"{self.path} was replaced by another run. Run again.")
-        return array
-
-    @property
-    def _is_remote(self) -> bool:
-        return "://" in self.path
-
-    def _object(self, chunk: int) -> ObjectPath:
-        """Return where a chunk is in the bucket."""
-        path = as_location(self.path)
-        assert isinstance(path, ObjectPath)
-        return path / f"c/{chunk}{'/0' * (len(self.shape) - 1)}"
-
-    def _fetch(self, start: int, stop: int) -> np.ndarray:
-        """Read rows from a bucket: one request for each chunk, of exactly these rows."""
-        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
-        row_bytes = math.prod(self.shape[1:]) * out.itemsize
-        view = out.reshape(-1).view(np.uint8).data
-        while len(view):
-            chunk, first = divmod(start, self.chunk_rows)
-            count = min(self.chunk_rows - first, stop - start) * row_bytes
-            place, begin = self._object(chunk), first * row_bytes
-            try:
-                if self.page_rows:
-                    n_read, _ = read_pages(place, view[:count], begin, self.page_rows * row_bytes)
-                else:
-                    n_read, _ = place.read_into(view[:count], begin)
-            except FileNotFoundError:
-                raise StorageError(self._missing(chunk)) from None
-            if n_read != count:
-                raise StorageError(f"{self.path}: chunk {chunk} is cut off. Run again.")
-            view, start = view[count:], (chunk + 1) * self.chunk_rows
-        return out
-
-    def _send(self, start: int, values: np.ndarray) -> None:
-        """Write whole chunks to a bucket; the last one is filled up, as zarr does."""
+        self._check_place()
         values = np.ascontiguousarray(values, self.dtype)
         for first in range(0, len(values), self.chunk_rows):
             chunk = values[first : first + self.chunk_rows]
-            if len(chunk) < self.chunk_rows:
+            if len(chunk) < self.chunk_rows:  # the last one is filled up, as zarr does
                 rest = (self.chunk_rows - len(chunk), *self.shape[1:])
                 chunk = np.concatenate([chunk, np.zeros(rest, self.dtype)])
-            place = self._object((start + first) // self.chunk_rows)
+            place = self._place((start + first) // self.chunk_rows)
             content = chunk.reshape(-1).view(np.uint8).data
+            if isinstance(place, Path):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with replaced_file(place, sync=False) as file:
+                    file.write(content)
+                continue
             page_bytes = self.page_rows * (len(content) // self.chunk_rows)
             place.write_bytes(shard(content, page_bytes) if page_bytes else content)
 
-    def _missing(self, chunk: int) -> str:
-        return (
-            f"{self.path}: chunk {chunk} is missing. Run again: the stage that writes it has not "
-            "finished, or its files were removed."
-        )
+    def _place(self, chunk: int) -> Location:
+        """Return where a chunk is."""
+        return as_location(self.path) / f"c/{chunk}{'/0' * (len(self.shape) - 1)}"
+
+    def _check_place(self) -> None:
+        """Raise StorageError if the array on a disk was removed, or another one is in its place."""
+        if "://" not in self.path and ArrayRef.at(self.path) != self:
+            raise StorageError(f"{self.path} was replaced by another run. Run again.")
 
     def open(self, owner: Scratch) -> Any:
         """Return the zarr array, read when asked; it keeps its folder's owner alive.
@@ -228,24 +218,6 @@ class Carried:
         return ref
 
 
-def _metadata(path: str) -> str:
-    """Return the metadata of a stored array as they are now."""
-    try:
-        return read_small(as_location(path) / "zarr.json", _METADATA_BYTES)
-    except FileNotFoundError:
-        raise StorageError(f"{path} was removed. Run again.") from None
-
-
-@lru_cache(maxsize=64)
-def _handle(path: str, metadata: str) -> Any:
-    """Open a zarr array once per process for the same metadata: paths are used again."""
-    import zarr
-
-    # Chunks of zeros are written like all others: a missing one means an unfinished write.
-    array = zarr.open_array(zarr_store(path, strict=True), mode="r+", zarr_format=3)
-    return array.with_config({"write_empty_chunks": True})
-
-
 def read_attributes(path: str | Location) -> dict[str, Any]:
     """Return the attributes that `Scratch.describe` wrote."""
     import zarr
@@ -256,14 +228,9 @@ def read_attributes(path: str | Location) -> dict[str, Any]:
 _TEMPORARY: ContextVar[str | None] = ContextVar("folder of temporary files", default=None)
 
 
-@contextmanager
-def temporary_files_in(folder: Location) -> Iterator[None]:
+def temporary_files_in(folder: Location) -> AbstractContextManager[None]:
     """Have files without a name written in a folder, whose disk a plan counts them on."""
-    former = _TEMPORARY.set(str(folder) if isinstance(folder, Path) else None)
-    try:
-        yield
-    finally:
-        _TEMPORARY.reset(former)
+    return set_within(_TEMPORARY, str(folder) if isinstance(folder, Path) else None)
 
 
 def temporary_file() -> IO[bytes]:
@@ -325,10 +292,7 @@ class Scratch:
         path, rest = self.path / name, tuple(max(1, size) for size in shape[1:])
         is_paged = isinstance(path, ObjectPath) and row_bytes > 0
         page = page_rows(rows, row_bytes) if is_paged else 0
-        if isinstance(path, ObjectPath):
-            remove_tree(path)
-        elif path.exists():
-            shutil.rmtree(path)
+        remove_tree(path)
         zarr.create_array(
             store=zarr_store(path),
             shape=shape,

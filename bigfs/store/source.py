@@ -20,12 +20,12 @@ import numpy as np
 
 from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.files import parse_json
 from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
 from bigfs.store.columns import Roles, roles_of
 from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import Watch
-from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
+from bigfs.store.grown import read_metadata
+from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
 logger = logging.getLogger("bigfs")
@@ -292,15 +292,21 @@ def check_fitted_names(source: Source, fitted: Any) -> None:
 
     ``fitted`` are the names of those, or None; data without names are taken as they are.
     """
-    names = source.feature_names
-    if fitted is None or names is None or list(fitted) == names:
-        return
-    pairs = enumerate(zip_longest(names, fitted, fillvalue="missing"))
-    place, (own, former) = next((j, pair) for j, pair in pairs if pair[0] != pair[1])
-    raise InputError(
-        f"{source.uri}: the features are not those of fit, in their order: number {place} is "
-        f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
-    )
+    differing = first_difference(source.feature_names, fitted)
+    if differing is not None:
+        place, own, former = differing
+        raise InputError(
+            f"{source.uri}: the features are not those of fit, in their order: number {place} is "
+            f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
+        )
+
+
+def first_difference(names: Any, others: Any) -> tuple[int, str, str] | None:
+    """Return the first number at which names of features differ, and both names; None if none."""
+    if names is None or others is None:
+        return None
+    pairs = enumerate(zip_longest(names, others, fillvalue="missing"))
+    return next(((j, own, other) for j, (own, other) in pairs if own != other), None)
 
 
 def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:
@@ -525,17 +531,12 @@ def is_list_of_uris(X: Any) -> bool:
 def is_store(uri: str | Location) -> bool:
     """Say whether a path is a store that `ingest` wrote: checked, with checksums."""
     path = as_path(str(uri))
-    if path is None:
-        return False
     try:
-        attributes = parse_json(read_small(path / "zarr.json", METADATA_BYTES)).get(
-            "attributes", {}
-        )
+        return path is not None and "bigfs_store" in read_metadata(path)["attributes"]
     except StorageError:
         raise
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
-    return isinstance(attributes, dict) and "bigfs_store" in attributes
 
 
 def as_path(uri: str) -> Location | None:

@@ -30,6 +30,7 @@ class _Turned(Source):
     def __init__(self, source: Source) -> None:
         self.uri, self.watch, self.notes = source.uri, source.watch, source.notes
         self._source, self.dtype = source, source.dtype
+        self._stored = source.stored_dtype
         if source.categories:
             raise InputError(
                 f"{self.uri}: columns of categories are not numbered in a table on its side. Leave "
@@ -47,19 +48,6 @@ class _Turned(Source):
             self.index, self.ids = _INDEX, HeldTexts(source.feature_names)
         self.held_bytes = source.held_bytes
         self.temporary_bytes = source.temporary_bytes
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values as they are stored."""
-        return self._source.stored_dtype
-
-    def begin(self) -> None:
-        """Record the state of the file before it is read."""
-        self._source.begin()
-
-    def check_unchanged(self) -> None:
-        """Raise InputError if the file has changed since it was opened."""
-        self._source.check_unchanged()
 
 
 class TransposedSource(_Turned):
@@ -117,11 +105,6 @@ class TransposedSparse(_Turned, ByBands):
     def stored_dtype(self) -> np.dtype:
         """Type of the values as they are stored."""
         return self._source.stored_dtype
-
-    def begin(self) -> None:
-        """Count the entries of every row."""
-        self._source.begin()
-        self._row_pointers()
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Yield the entries in the order of the file, as records."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore
 
 from bigfs.core.errors import CorruptStoreError, StorageError
-from bigfs.store.buckets import again_async, check_answer, client, obstore_package, requests
 from bigfs.store.objects import ObjectPath
 
 if TYPE_CHECKING:
@@ -75,19 +74,10 @@ class ZarrObjects(Store):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return an object or a range of it, None if there is none."""
-        place, former = self.path / key, set[str]()
+        place = self.path / key
         is_proved = byte_range is None and (self.strict or _is_metadata(key))
-
-        async def get() -> bytes:
-            options = await self._range(place, byte_range)
-            response = await obstore_package().get_async(self._client, place.key, options=options)
-            content = bytes(await response.bytes_async())
-            if is_proved:
-                check_answer(content, response.meta.get("e_tag"), former)
-            return content
-
         try:
-            content = await again_async(place, "read", get)
+            content = await to_thread(lambda: place.fetch(_range(place, byte_range), is_proved)[0])
         except FileNotFoundError:
             if self.strict and not _is_metadata(key):
                 raise CorruptStoreError(
@@ -97,18 +87,6 @@ class ZarrObjects(Store):
             return None
         return prototype.buffer.from_bytes(content)
 
-    async def _range(self, place: ObjectPath, byte_range: ByteRequest | None) -> Any:
-        if isinstance(byte_range, RangeByteRequest):
-            return {"range": (byte_range.start, byte_range.end)}
-        if isinstance(byte_range, OffsetByteRequest):
-            return {"range": {"offset": byte_range.offset}}
-        if isinstance(byte_range, SuffixByteRequest):
-            if place.scheme == "az":  # which has no ranges from the end
-                size = (await obstore_package().head_async(self._client, place.key))["size"]
-                return {"range": {"offset": max(0, size - byte_range.suffix)}}
-            return {"range": {"suffix": byte_range.suffix}}
-        return None
-
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
@@ -117,36 +95,22 @@ class ZarrObjects(Store):
 
     async def exists(self, key: str) -> bool:
         """Say whether there is an object."""
-        place = self.path / key
-        try:
-            with requests(place, "read"):
-                await obstore_package().head_async(self._client, place.key)
-        except FileNotFoundError:
-            return False
-        return True
+        return (self.path / key).is_file()
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write an object as a whole, in one request."""
         self._check_writable()
-        place = self.path / key
-        with requests(place, "write"):
-            content = value.as_buffer_like()
-            await obstore_package().put_async(self._client, place.key, content, use_multipart=False)
+        await to_thread((self.path / key).write_bytes, value.as_buffer_like())
 
     async def delete(self, key: str) -> None:
         """Remove an object."""
         self._check_writable()
-        place = self.path / key
-        package = obstore_package()
-        with suppress(FileNotFoundError):
-            await again_async(
-                place, "remove", lambda: package.delete_async(self._client, place.key)
-            )
+        (self.path / key).unlink()
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove all objects below a key."""
         self._check_writable()
-        (self.path / prefix if prefix else self.path).remove_below()
+        self._below(prefix).remove_below()
 
     def list(self) -> AsyncIterator[str]:
         """Return all keys."""
@@ -154,27 +118,30 @@ class ZarrObjects(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
         """Return all keys below one."""
-        place = self.path / prefix.rstrip("/") if prefix else self.path
-        start, package = len(self.path.key) + 1, obstore_package()
-        entries = await again_async(
-            place, "read", lambda: package.list(self._client, place.key).collect_async()
-        )
-        for entry in entries:
-            yield entry["path"][start:]
+        start = f"{prefix.rstrip('/')}/" if prefix else ""
+        for name in self._below(prefix).objects_below():
+            yield start + name
 
     async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
         """Return the names directly below a key."""
-        place = self.path / prefix.rstrip("/") if prefix else self.path
-        package = obstore_package()
-        listing = await again_async(
-            place, "read", lambda: package.list_with_delimiter_async(self._client, place.key)
-        )
-        for key in (*(e["path"] for e in listing["objects"]), *listing["common_prefixes"]):
-            yield key.rpartition("/")[2]
+        for place in self._below(prefix).iterdir():
+            yield place.name
 
-    @property
-    def _client(self) -> Any:
-        return client(self.path.scheme, self.path.bucket)
+    def _below(self, prefix: str) -> ObjectPath:
+        return self.path / prefix.rstrip("/") if prefix else self.path
+
+
+def _range(place: ObjectPath, byte_range: ByteRequest | None) -> dict[str, Any] | None:
+    """Return the range of an object as obstore asks for it, None for all of it."""
+    if isinstance(byte_range, RangeByteRequest):
+        return {"range": (byte_range.start, byte_range.end)}
+    if isinstance(byte_range, OffsetByteRequest):
+        return {"range": {"offset": byte_range.offset}}
+    if isinstance(byte_range, SuffixByteRequest):
+        if place.scheme == "az":  # which has no ranges from the end
+            return {"range": {"offset": max(0, place.stat().st_size - byte_range.suffix)}}
+        return {"range": {"suffix": byte_range.suffix}}
+    return None
 
 
 class KeptFiles(LocalStore):

@@ -97,3 +97,21 @@ def test_columns_of_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("gene,c1,c2\na,x,1\nb,y,2\n")
     with pytest.raises(InputError, match="not numbered in a table on its side"):
         open_matrix(tmp_path / "X.csv", transpose=True, index="gene", categories="numbers")
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_a_file_on_its_side_that_changes_while_it_is_read_is_refused(
+    density: float, tmp_path: Path
+) -> None:
+    X = values()
+    for part in (X, 5 * X):
+        if density < 1:
+            sp.save_npz(tmp_path / "X.npz", sp.csr_array(part.T))
+        else:
+            np.save(tmp_path / "X.npy", part.T)
+        if part is X:
+            source = open_matrix(next(tmp_path.iterdir()), transpose=True)
+            source.begin()
+            source.check_unchanged()
+    with pytest.raises(InputError, match="changed while it was read"):
+        source.check_unchanged()

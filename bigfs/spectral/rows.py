@@ -69,15 +69,13 @@ class Final:
     levels: ArrayRef
     turn: ArrayRef  # of shape (width, n_columns)
 
-    def rows(self, graph: StoredGraph, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of the vectors and of their products."""
+    def rows(self, graph: StoredGraph, block: int, panel: int = 0) -> np.ndarray:
+        """Return rows of the vectors, or of their products (``panel`` 1)."""
         first, last = self.bounds(graph)[block]
         known = self.levels.load()[graph.labels.read(first, last)]
         if self.z is None:
-            return known, known
-        turn = self.turn.load()
-        pair = [np.hstack([known, self.z.read(block, panel) @ turn]) for panel in (0, 1)]
-        return pair[0], pair[1]
+            return known
+        return np.hstack([known, self.z.read(block, panel) @ self.turn.load()])
 
     def bounds(self, graph: StoredGraph) -> list[tuple[int, int]]:
         """Return the first row of each block, and one past its last."""
@@ -95,7 +93,7 @@ class Measure:
 
     def sizes(self, graph: StoredGraph, final: Final, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, and the sizes of what is compared, a column each."""
-        rows = final.rows(graph, block)[0][:, slice(*self.columns)]
+        rows = final.rows(graph, block)[:, slice(*self.columns)]
         if self.turn is None:
             return rows, np.abs(rows)
         rows = rows * np.sqrt(graph.W.degrees.read(*final.bounds(graph)[block]))[:, None]
@@ -166,7 +164,7 @@ def write_task(
         if begin >= end:
             continue
         inside, part = slice(begin - first, end - first), slice(begin - start, end - start)
-        rows, products = (array[inside] for array in final.rows(graph, block))
+        rows, products = (final.rows(graph, block, panel)[inside] for panel in (0, 1))
         y = embedded[part] = rows[:, :count] * factors
         beyond[part] = rows[:, count : count + beyond.shape[1]]
         gap = products[:, :count] * factors - (1.0 - values) * y

@@ -264,9 +264,7 @@ class StoredBlock:
         """Return vectors that are to be written."""
         self._steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
-        widths = split_width(self.width, most) if by_panel else (self.width,)
-        if keeps_products:
-            widths = (self.width, self.width)
+        widths = (self.width, self.width) if keeps_products else split_width(self.width, most)
         n = self.graph.n_samples
         return Vectors(
             self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,

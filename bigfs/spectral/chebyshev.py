@@ -238,21 +238,24 @@ class _Finish:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
         turn = np.eye(len(eigenvalues))
         plain, known = self._final(turn), self.goal.n_known
-        for begin, end in groups(eigenvalues, self.goal.group_widths(eigenvalues, residuals)):
-            if begin >= self.goal.n_missing:
-                continue
-            part = np.zeros((end - begin, end - begin))
-            for j in range(end - begin):
-                columns = (known + begin, known + end)
-                [(_, row)] = self._first(plain, Measure(columns, part[:, :j]))
+        near = groups(eigenvalues, self.goal.group_widths(eigenvalues, residuals))
+        parts = {(begin, end): np.zeros((end - begin, end - begin))
+                 for begin, end in near if begin < self.goal.n_missing}  # fmt: skip
+        for j in range(max((len(part) for part in parts.values()), default=0)):
+            # The next pivots of all groups, from one look at the rows.
+            longer = {group: part for group, part in parts.items() if j < len(part)}
+            measures = [Measure((known + begin, known + end), part[:, :j])
+                        for (begin, end), part in longer.items()]  # fmt: skip
+            for part, (_, row) in zip(longer.values(), self._first(plain, measures), strict=True):
                 add_pivot(part, j, row)
+        for (begin, end), part in parts.items():
             turn[begin:end, begin:end] = part
         return turn
 
-    def _first(self, final: Final, measure: Measure) -> list[tuple[int, np.ndarray]]:
-        """Return the first rows that are the largest by a measure."""
+    def _first(self, final: Final, measures: list[Measure]) -> list[tuple[int, np.ndarray]]:
+        """Return the first rows that are the largest, for each column of each measure."""
         blocks = range(len(final.bounds(self.graph)))
-        shared = (self.graph, final, measure)
+        shared = (self.graph, final, measures)
         largest = map_reduce(tasks.largest_task, blocks, np.maximum, *shared, label="spectral")
         return map_reduce(
             tasks.first_task, blocks, tasks.earlier, *shared, largest, label="spectral"
@@ -260,5 +263,5 @@ class _Finish:
 
     def _signs(self, final: Final, count: int) -> np.ndarray:
         """Return the signs that make the first of the largest entries positive."""
-        first = self._first(final, Measure((0, count)))
+        first = self._first(final, [Measure((0, count))])
         return np.where([row[j] < 0 for j, (_, row) in enumerate(first)], -1.0, 1.0)

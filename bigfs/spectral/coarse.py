@@ -223,4 +223,4 @@ def _dense_task(goal: Goal, W: AffinityMatrix, out: ArrayRef) -> None:
 
 def _copy_task(block: int, z: Vectors, out: ArrayRef) -> None:
     """Store the first columns of a block of rows."""
-    out.write(z.bounds[block][0], z.read(block, 0)[:, : out.shape[1]].astype(np.float32))
+    out.write(z.bounds[block][0], z.rows(block)[:, : out.shape[1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,8 @@ def turn_task(
     for start, stop in block_bounds(len(z), TILE_ROWS):
         gap = product[start:stop] - mu * z[start:stop]
         squares += degrees[start:stop] @ (gap * gap)
-    parts = (z, product)[: len(target.widths)]
+    is_last = target.width > z.shape[1]
+    parts = (z, product) if is_last else np.split(z, np.cumsum(target.widths)[:-1], axis=1)
     return target.write(block, [part.astype(target.dtype, copy=False) for part in parts]), squares
 
 
@@ -91,33 +93,49 @@ class Measure:
     # span of these columns.
     turn: np.ndarray | None = None
 
-    def sizes(self, graph: StoredGraph, final: Final, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows, and the sizes of what is compared, a column each."""
-        rows = final.rows(graph, block)[:, slice(*self.columns)]
+    def sizes(self, rows: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the columns of rows, and the sizes of what is compared, a column each.
+
+        ``root`` are the square roots of the rows' degrees.
+        """
+        rows = rows[:, slice(*self.columns)]
         if self.turn is None:
             return rows, np.abs(rows)
-        rows = rows * np.sqrt(graph.W.degrees.read(*final.bounds(graph)[block]))[:, None]
+        rows = rows * root[:, None]
         left = np.einsum("ij,ij->i", rows, rows) - ((rows @ self.turn) ** 2).sum(axis=1)
         return rows, left[:, None]
 
 
-def largest_task(block: int, graph: StoredGraph, final: Final, measure: Measure) -> np.ndarray:
-    """Return the largest size of each column."""
-    return measure.sizes(graph, final, block)[1].max(axis=0)
+def _measured(
+    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the sizes by all measures of a block, which is read once."""
+    rows = final.rows(graph, block)
+    root = np.sqrt(graph.W.degrees.read(*final.bounds(graph)[block]))
+    return [measure.sizes(rows, root) for measure in measures]
+
+
+def largest_task(
+    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure]
+) -> np.ndarray:
+    """Return the largest size of each column, by one measure after the other."""
+    sizes = [sizes.max(axis=0) for _, sizes in _measured(block, graph, final, measures)]
+    return np.concatenate(sizes)
 
 
 def first_task(
-    block: int, graph: StoredGraph, final: Final, measure: Measure, largest: np.ndarray
+    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure], largest: np.ndarray
 ) -> list[tuple[int, np.ndarray]]:
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
-    rows, sizes = measure.sizes(graph, final, block)
     start, firsts = final.bounds(graph)[block][0], []
-    tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
-    for size, most in zip(sizes.T, largest, strict=True):
-        is_large = size >= (1.0 - tie) * most
-        place = int(is_large.argmax())
-        number = start + place if is_large[place] else graph.n_samples
-        firsts.append((number, rows[place]))
+    measured = zip(measures, _measured(block, graph, final, measures), strict=True)
+    for measure, (rows, sizes) in measured:
+        tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
+        for size in sizes.T:
+            is_large = size >= (1.0 - tie) * largest[len(firsts)]
+            place = int(is_large.argmax())
+            number = start + place if is_large[place] else graph.n_samples
+            firsts.append((number, rows[place]))
     return firsts
 
 

@@ -135,6 +135,7 @@ class ArrayRef:
         # A task that was given up must not bring back the folder of an array that is gone.
         self._check_place()
         values = np.ascontiguousarray(values, self.dtype)
+        assert values.shape[1:] == self.shape[1:], f"{self.path}: {values.shape}, {self.shape}"
         for first in range(0, len(values), self.chunk_rows):
             chunk = values[first : first + self.chunk_rows]
             if len(chunk) < self.chunk_rows:  # the last one is filled up, as zarr does

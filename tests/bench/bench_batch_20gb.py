@@ -124,25 +124,30 @@ class Watch:
             self.seen = json.loads(path.read_text())
         self._before = dict(self.seen)
         self._began = time.perf_counter()
-        self._read: dict[int, int] = {}
+        self._read = 0
         self._workers: set[int] = set()
         self.seen["calls"] += 1
 
     def look(self, parent: int) -> None:
-        """Look once at the run directory and the processes below ``parent``."""
+        """Look once at the run directory and the processes below ``parent``.
+
+        A process that has ended counts in the one that started it: only those alive are added up.
+        """
+        living = 0
         for pid in _family(parent):
             try:
                 counters = Path(f"/proc/{pid}/io").read_text().split()
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:  # it ended meanwhile
                 continue
-            self._read[pid] = int(counters[counters.index("rchar:") + 1])
+            living += int(counters[counters.index("rchar:") + 1])
             if b"spawn_main" in command:
                 self._workers.add(pid)
+        self._read = max(self._read, living)
         size, before = folder_bytes(self._run), self._before
         self.seen.update(
             seconds=before["seconds"] + time.perf_counter() - self._began,
-            read_bytes=before["read_bytes"] + sum(self._read.values()),
+            read_bytes=before["read_bytes"] + self._read,
             scratch_bytes=max(self.seen["scratch_bytes"], size),
             workers=before["workers"] + len(self._workers),
         )

@@ -127,7 +127,8 @@ def first_task(
     block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure], largest: np.ndarray
 ) -> list[tuple[int, np.ndarray]]:
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
-    start, firsts = final.bounds(graph)[block][0], []
+    start = final.bounds(graph)[block][0]
+    firsts: list[tuple[int, np.ndarray]] = []
     measured = zip(measures, _measured(block, graph, final, measures), strict=True)
     for measure, (rows, sizes) in measured:
         tie = SIGN_TIE if measure.turn is None else PIVOT_TIE

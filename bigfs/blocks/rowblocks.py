@@ -20,6 +20,7 @@ import numpy as np
 from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
+from bigfs.core.checks import check_choice
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
@@ -201,7 +202,7 @@ class RowBlocks:
         """
         if isinstance(X, RowBlocks):
             return X
-        preprocess.check_kind(transform)
+        check_choice("preprocess", transform, preprocess.KINDS)
         scratch = scratch or Scratch()
         source: Source = open_matrix(X)
         sparse = sparse and source.sparse
@@ -286,6 +287,11 @@ class RowBlocks:
         reader, merge = self.start_pass(0), kernels.merge_moments
         with silenced():  # of no stage
             return map_reduce(_on_block, some, merge, reader, _moments_kernel, (), label="scales")
+
+    def transformed(self, kind: str) -> RowBlocks:
+        """Return the same rows with another preprocessing, sparse ones as CSR blocks."""
+        rows, scratch = self._asked_rows, self.scratch
+        return self.from_any(self.source, scratch=scratch, transform=kind, rows=rows, sparse=True)
 
     def dense(self) -> RowBlocks:
         """Return the same rows as blocks that are made dense as they are read.
@@ -517,8 +523,7 @@ def _is_below(moments: Moments, least: float) -> bool:
 
 
 def _largest_kernel(X: Any, first_row: int, column: int) -> tuple[int, float]:
-    values = X[:, [column]]
-    values = np.ravel(values.toarray() if hasattr(X, "indptr") else values)
+    values = np.ravel(kernels.as_dense(X[:, [column]]))
     row = int(np.abs(values).argmax())
     return first_row + row, float(values[row])
 

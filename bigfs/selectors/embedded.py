@@ -9,15 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, nearest_centers
+from bigfs.blocks.kmeans import MAX_ITER, SAMPLE_ROWS, cluster_rows, nearest_centers
 from bigfs.core.cost import Step
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
-
-# Most iterations of k-means: on the sample, and on all rows.
-MAX_ITER = 100
 
 
 @dataclass(frozen=True)

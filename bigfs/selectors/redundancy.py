@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import PartialGram, block_gram, complete_gram, merge_gram
+from bigfs.blocks.kernels import (
+    PartialGram,
+    as_dense,
+    block_gram,
+    complete_gram,
+    correlations_of,
+    merge_gram,
+)
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
@@ -79,7 +86,8 @@ class Redundancy:
         first = np.isin(ranking, result.support(m))
         waiting = np.concatenate([ranking[first], ranking[~first]]).tolist()
         kept: list[int] = []
-        axis = _axis(blocks) if self.least_gap else np.arange(len(ranking), dtype=np.float64)
+        numbers = numbers_of(blocks.source) if self.least_gap else range(len(ranking))
+        axis = np.array(numbers, dtype=np.float64)
         while len(kept) < m and waiting:
             n_new = self.at_once - len(kept)
             group, waiting = [*kept, *waiting[:n_new]], waiting[n_new:]
@@ -150,11 +158,6 @@ def with_included(result: FeatureScores, features: list[int]) -> FeatureScores:
     return replace(result, scores=scores, ranking=ranking, supports=None)
 
 
-def _axis(blocks: RowBlocks) -> np.ndarray:
-    """Return the numbers that the names of the features are."""
-    return np.array(numbers_of(blocks.source))
-
-
 def numbers_of(source: Source) -> list[float]:
     """Return the numbers that the names of the features are, such as wavelengths.
 
@@ -184,17 +187,14 @@ def _correlations(blocks: RowBlocks, features: Sequence[int]) -> np.ndarray:
     total = blocks.reduce(_products, merge_gram, columns, label="redundancy")
     with single_thread():
         products = complete_gram(total, len(columns)).gram
-    spread = np.sqrt(products.diagonal())
-    inverse = np.divide(1.0, spread, out=np.zeros(len(spread)), where=spread > 0)
-    return np.abs(products * inverse * inverse[:, None])
+    return correlations_of(products)
 
 
 def _products(X: Any, first_row: int, columns: np.ndarray) -> PartialGram:
     """Return the centered products of some columns of a block, dense or CSR, piece by piece."""
     step, parts = max(1, _PIECE // len(columns)), []
     for begin in range(0, X.shape[0], step):
-        rows = X[begin : begin + step][:, columns]
-        rows = rows.toarray() if hasattr(rows, "toarray") else rows
+        rows = as_dense(X[begin : begin + step][:, columns])
         parts.append(block_gram(np.ascontiguousarray(rows), None))
         if len(parts) == 2:
             parts = [merge_gram(*parts)]

@@ -29,11 +29,6 @@ def tile_rows(n_features: int) -> int:
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
 
 
-def gram_tile_rows(n_columns: int) -> int:
-    """Return how many rows of ``[X Y]`` are multiplied at a time."""
-    return max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * n_columns))
-
-
 def as_dense(rows: Any) -> np.ndarray:
     """Return rows of a block as a dense array, dense ones as they are."""
     dense: np.ndarray = rows.toarray() if hasattr(rows, "indptr") else rows
@@ -177,7 +172,7 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
     # constant column it is the value itself.
     shift = np.concatenate([column_means(part[:_HEAD_ROWS]) for part in parts])
     joint, sums = np.zeros((width, width), order="F"), np.zeros(width)
-    step = min(len(X), gram_tile_rows(width))
+    step = min(len(X), max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * width)))
     buffer, ones = np.empty((step, width)), np.ones(step)
     # Spelled out for every row: one long subtraction, where rows are short, beats many.
     shifts = np.tile(shift, (step, 1))

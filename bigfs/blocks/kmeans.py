@@ -12,7 +12,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.sample import gather_parts
+from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
 from bigfs.core.errors import InputError
@@ -165,7 +165,7 @@ def cluster_rows(
         if np.array_equal(nearest, labels):
             break
         labels = nearest
-        counts, sums = _sum_by_label(rows, labels, len(centers))
+        counts, sums, _ = _sum_by_label(rows, labels, len(centers))
         filled = counts > 0
         centers[filled] = sums[filled] / counts[filled, None]
     return centers
@@ -233,19 +233,23 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def _sum_by_label(
-    rows: np.ndarray, labels: np.ndarray, n_clusters: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64."""
+    rows: np.ndarray, labels: np.ndarray, n_clusters: int, origin: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64, and squared norms.
+
+    Sums and norms are of the rows less an origin, so that an offset does not cost digits.
+    """
     from scipy.sparse import csr_array
 
-    sums = np.zeros((n_clusters, rows.shape[1]))
+    sums, squares = np.zeros((n_clusters, rows.shape[1])), 0.0
     step = tile_rows(rows.shape[1])
     for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step].astype(np.float64, copy=False)
+        tile = rows[begin : begin + step].astype(np.float64) - origin
         tile_labels = labels[begin : begin + step]
         ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
         sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile
-    return np.bincount(labels, minlength=n_clusters), sums
+        squares += float(np.einsum("ij,ij->", tile, tile))
+    return np.bincount(labels, minlength=n_clusters), sums, squares
 
 
 @dataclass
@@ -289,21 +293,9 @@ def _pass_kernel(X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayR
     nearest, squared = nearest_centers(X, centers)
     if labels is not None:
         labels.write(first_row, nearest.astype(np.int32))
-    # Sums are taken from the first center on, so that an offset does not cost digits.
-    counts = np.zeros(len(centers), dtype=np.int64)
-    sums, squares = np.zeros(centers.shape), 0.0
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - centers[0]
-        part_counts, part = _sum_by_label(tile, nearest[begin : begin + step], len(centers))
-        counts += part_counts
-        sums += part
-        squares += float(np.einsum("ij,ij->", tile, tile))
     far = int(squared.argmax())
     return _Sums(
-        counts,
-        sums,
-        squares,
+        *_sum_by_label(X, nearest, len(centers), centers[0]),
         float(squared.sum()),
         float(squared[far]),
         X[far].astype(np.float64),

@@ -32,13 +32,12 @@ def is_stored(X: Any) -> bool:
     Also a Dask array in an xarray.
     """
     root = type(X).__module__.split(".")[0]
-    if root == "xarray":
-        return True
-    if isinstance(X, (str, Path, Source)) or is_list_of_uris(X):
-        return True
-    if root != "pandas" and is_frame(X):
-        return True
-    return root in ("dask", "zarr", "h5py", "anndata")
+    return (
+        root in ("dask", "zarr", "h5py", "anndata", "xarray")
+        or isinstance(X, (str, Path, Source))
+        or is_list_of_uris(X)
+        or (root != "pandas" and is_frame(X))
+    )
 
 
 def is_annotated(X: Any) -> bool:

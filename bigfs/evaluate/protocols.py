@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.config.sections import EvaluateConfig
 from bigfs.core.threads import single_thread
 from bigfs.evaluate.metrics import (
     adjusted_rand_index,
@@ -34,13 +33,6 @@ class Protocol:
     # Principal components that more than `MANY_FEATURES` are judged by; None: always the features.
     n_components: int | None = None
     random_state: int = 0
-
-    @classmethod
-    def of(cls, settings: EvaluateConfig, y: np.ndarray, random_state: int) -> Protocol:
-        """Return the protocol of a configuration for known classes, which are numbers from 0 on."""
-        given = settings.model_dump(exclude={"labels"})
-        given["n_clusters"] = settings.n_clusters or int(y.max()) + 1
-        return cls(**given, random_state=random_state)
 
     def by_components(self, width: int) -> bool:
         """Return whether ``width`` features are judged by their principal components."""

@@ -89,10 +89,7 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    source, labels = blocks.source, settings.labels
-    rows = source.row_dimensions
-    y = load_labels(labels, blocks.n_samples, source.dropped, to_judge_by=True, rows=rows)
-    protocol = Protocol.of(settings, y, random_state)
+    y, protocol = classes_and_protocol(blocks, settings, random_state)
     figures = {"selected": measure_selection(blocks, y, selected, protocol, memory_limit)}
     if can_judge_all(blocks, protocol):
         figures["all"] = measure_selection(blocks, y, None, protocol, memory_limit)
@@ -103,12 +100,24 @@ def compare_with_all(
     judged_by = protocol.n_components if protocol.by_components(len(selected)) else None
     return {
         **figures,
-        "labels": name_of(labels),
+        "labels": name_of(settings.labels),
         "n_clusters": protocol.n_clusters,
         "n_repetitions": protocol.n_repetitions,
         "n_init": protocol.n_init,
         "n_components": judged_by,
     }
+
+
+def classes_and_protocol(
+    blocks: RowBlocks, settings: EvaluateConfig, random_state: int
+) -> tuple[np.ndarray, Protocol]:
+    """Return the known classes of rows, as numbers from 0 on, and how they are judged by."""
+    source, n = blocks.source, blocks.n_samples
+    rows = source.row_dimensions
+    y = load_labels(settings.labels, n, source.dropped, to_judge_by=True, rows=rows)
+    given = settings.model_dump(exclude={"labels"})
+    given["n_clusters"] = settings.n_clusters or int(y.max()) + 1
+    return y, Protocol(**given, random_state=random_state)
 
 
 def can_judge_all(blocks: RowBlocks, protocol: Protocol | None) -> bool:

@@ -18,8 +18,7 @@ from bigfs.config.sections import Auto
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.uris import OBJECT
-from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import can_judge_all
+from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
 from bigfs.evaluate.stage import check_labels, judged_blocks, judging_stage, stages_of
 from bigfs.pipeline.data import (
     check_apart,
@@ -237,19 +236,16 @@ def _run(
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
             check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
-        y = None
+        y = protocol = None
         if config.evaluate is not None:
-            labels, dropped = config.evaluate.labels, blocks.source.dropped
-            dims = blocks.source.row_dimensions
-            y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True, rows=dims)
+            y, protocol = classes_and_protocol(blocks, config.evaluate, config.random_state)
     warn_of_data(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
     judging = engine if judged is blocks else Engine(store, judged, key)
-    protocol, settings = None, {}
-    if y is not None and config.evaluate is not None:
-        protocol = Protocol.of(config.evaluate, y, config.random_state)
+    settings = {}
+    if protocol is not None and config.evaluate is not None:
         settings = {**config.evaluate.model_dump(), "n_clusters": protocol.n_clusters}
         settings["preprocess"] = judged.transform.kind
 

@@ -290,18 +290,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 
-    def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
-        """Open rows to predict, checked and preprocessed as those of `fit` were; one row twice."""
-        if not is_stored(X):
-            X = self._validated(plain(X), reset=False)
-            X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
-        blocks = RowBlocks.from_any(X, scratch=scratch)
-        self._check_shape((blocks.n_samples, blocks.n_features))
-        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
-        columns = None if self._columns is None else scratch.put("columns", self._columns)
-        blocks.transform = Transform(self.preprocess_, columns)
-        return blocks
-
     def _given_labels(self, X: Any, name: str, value: Any) -> Any:
         """Return labels, or another start, as numbers or texts; a name, or None, as it is."""
         value, annotated = self.labels_in(X, value), X if is_annotated(X) else self._annotated
@@ -584,8 +572,15 @@ class LabelingSelector(BaseSelector):
         labels : ndarray (zarr array where X is stored) of shape (n_samples,), int32
         """
         check_is_fitted(self, "ranking_")
-        scratch = Scratch()
-        blocks = self._prepared(X, scratch)
+        scratch, rows = Scratch(), X
+        if not is_stored(X):
+            rows = self._validated(plain(X), reset=False)
+            rows = rows[[0, 0]] if rows.shape[0] == 1 else rows  # opened data have two at least
+        blocks = RowBlocks.from_any(rows, scratch=scratch)
+        self._check_shape((blocks.n_samples, blocks.n_features))
+        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
+        columns = None if self._columns is None else scratch.put("columns", self._columns)
+        blocks.transform = Transform(self.preprocess_, columns)
         labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         self._write_labels(blocks, labels)
         blocks.check_unchanged()

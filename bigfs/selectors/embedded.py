@@ -61,12 +61,9 @@ def view_centers(
     centers : list of ndarray of shape (n_centers, width)
         ``n_centers`` is less than ``n_clusters`` where too few rows differ.
     """
-    n = embedding.shape[0]
-    chosen = np.arange(n)
-    if n > SAMPLE_ROWS:
-        generator = rng(random_state, f"{label.split()[0]} sample")
-        chosen = np.sort(generator.choice(n, SAMPLE_ROWS, replace=False))
-    sample = scratch.put("chosen", chosen)
+    n, generator = embedding.shape[0], rng(random_state, f"{label.split()[0]} sample")
+    chosen = generator.choice(n, min(n, SAMPLE_ROWS), replace=False)
+    sample = scratch.put("chosen", np.sort(chosen))
     shared = embedding, sample, n_clusters, random_state
     return run_tasks(_centers_task, views, *shared, label=label, unit="samples")
 

@@ -16,7 +16,7 @@ class WorkerMemory:
     """Arrays kept under a byte budget, those of one run at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._loading: dict[Hashable, threading.Lock] = {}
         self._kept: dict[Hashable, Any] = {}
         self._run: str | None = None
@@ -37,7 +37,7 @@ class WorkerMemory:
         """
         with self._lock:
             if self._run != run:
-                self._clear()
+                self.clear(self._run)
                 self._run = run
             mine = self._loading.setdefault(key, threading.Lock())
         with mine:
@@ -60,16 +60,13 @@ class WorkerMemory:
                 if key != besides:
                     self._used -= self._kept.pop(key).nbytes
 
-    def clear(self, run: str) -> None:
+    def clear(self, run: str | None) -> None:
         """Forget all arrays of a run."""
         with self._lock:
             if self._run == run:
-                self._clear()
-
-    def _clear(self) -> None:
-        self._kept.clear()
-        self._loading.clear()
-        self._run, self._used = None, 0
+                self._kept.clear()
+                self._loading.clear()
+                self._run, self._used = None, 0
 
 
 memory = WorkerMemory()

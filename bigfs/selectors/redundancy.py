@@ -29,7 +29,6 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.stages.scores import FeatureScores, falling
 from bigfs.store.columns import Roles, as_number
@@ -176,6 +175,17 @@ def numbers_of(source: Source) -> list[float]:
     return [number for name in names if (number := as_number(name)) is not None]
 
 
+def passed_over(
+    result: FeatureScores, blocks: RowBlocks, selection: Selection, redundancy: Redundancy | None
+) -> FeatureScores:
+    """Return a result that begins with the features to include, and passes over redundant ones."""
+    taken = included(blocks.source, selection.include)
+    result = with_included(result, taken)
+    if redundancy is None:
+        return result
+    return with_included(redundancy.applied(result, blocks), taken)
+
+
 def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost:
     """Return the cost of a stage that passes over features at its end, if it does."""
     return cost if redundancy is None else replace(cost, steps=(*cost.steps, redundancy.step()))
@@ -185,9 +195,7 @@ def _correlations(blocks: RowBlocks, features: Sequence[int]) -> np.ndarray:
     """Return the absolute correlations of some columns in one pass; 0 for constant ones."""
     columns = np.array(features, dtype=np.int64)
     total = blocks.reduce(_products, merge_gram, columns, label="redundancy")
-    with single_thread():
-        products = complete_gram(total, len(columns)).gram
-    return correlations_of(products)
+    return correlations_of(complete_gram(total, len(columns)).gram)
 
 
 def _products(X: Any, first_row: int, columns: np.ndarray) -> PartialGram:

@@ -17,8 +17,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import plus_plus
-from bigfs.blocks.rowblocks import moments_step
-from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.blocks.rowblocks import gather_rows, gather_steps, moments_step
 from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import task_budget

@@ -26,7 +26,7 @@ from bigfs.selectors.redundancy import (
     Redundancy,
     included,
     numbers_of,
-    with_included,
+    passed_over,
     with_redundancy,
 )
 from bigfs.selectors.registry import METHODS
@@ -202,10 +202,7 @@ class Scoring:
             logger.warning(note)
         notes = [*data_notes(blocks, selection.method), *self.notes]
         notes += preparation_notes(selection)
-        taken = included(blocks.source, selection.include)
-        result = with_included(self.strategy.run(inputs, out), taken)
-        if self.redundancy is not None:
-            result = with_included(self.redundancy.applied(result, blocks), taken)
+        result = passed_over(self.strategy.run(inputs, out), blocks, selection, self.redundancy)
         warnings = [*result.notes]
         if not result.scores.any():
             warnings.append(

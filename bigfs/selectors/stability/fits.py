@@ -25,12 +25,7 @@ from bigfs.runtime.scope import inline
 from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
-from bigfs.selectors.redundancy import (
-    Redundancy,
-    included,
-    with_included,
-    with_redundancy,
-)
+from bigfs.selectors.redundancy import Redundancy, passed_over, with_redundancy
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
     check_settings,
@@ -303,11 +298,9 @@ class SampledFits:
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
         result, notes = _consensus(outcomes, self)
         if self.quick:
-            taken = included(blocks.source, self.selection.include)
-            result = with_included(result, taken)
-            if (passing := self.redundancy(result.details["n_selected"])) is not None:
-                result = with_included(passing.applied(result, blocks), taken)
-                notes += result.notes
+            redundancy = self.redundancy(result.details["n_selected"])
+            result = passed_over(result, blocks, self.selection, redundancy)
+            notes += result.notes
         if self.n_pairs == 1:
             notes.append("stability: an interval needs more than one pair of samples.")
         n_selected = result.details["n_selected"]

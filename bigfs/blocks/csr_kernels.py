@@ -11,8 +11,6 @@ from bigfs.core.cost import Shape
 
 # The values of a block by columns, their means and deviations from them are float64.
 _KERNEL_BYTES = 3 * 8
-# Columns of a thin dense array that are multiplied at a time.
-GROUP = 128
 # Entries of the differences of rows that are looked at together.
 _TILE_ENTRIES = 2**20
 # What a product of two entries takes in one of CSR rows, over what it takes in one of dense rows.
@@ -130,42 +128,6 @@ def _extremes(entries: ColumnEntries, n_rows: int) -> tuple[np.ndarray, np.ndarr
     minimum[zeros] = np.minimum(minimum[zeros], 0.0)
     maximum[zeros] = np.maximum(maximum[zeros], 0.0)
     return minimum, maximum
-
-
-def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments, np.ndarray]:
-    """Return the moments of a CSR block, and its centered products with thin dense columns.
-
-    Parameters
-    ----------
-    X : csr_array of shape (n_rows, n_features)
-    side : ndarray of shape (n_rows, n_columns), float64
-        Overwritten.
-    side_mean : ndarray of shape (n_columns,)
-
-    Returns
-    -------
-    moments : Moments
-    cross : ndarray of shape (n_features, n_columns), float64, Fortran order
-        ``X'S - n x s'``; exactly zero for features that are constant in these rows.
-    """
-    moments = csr_moments(X)
-    side -= side_mean
-    transposed = X.astype(np.float64).T
-    cross = np.empty((X.shape[1], side.shape[1]), order="F")
-    for begin in range(0, side.shape[1], GROUP):
-        part = np.ascontiguousarray(side[:, begin : begin + GROUP])
-        products = transposed @ part
-        products -= np.multiply.outer(moments.mean, part.sum(axis=0))
-        cross[:, begin : begin + GROUP] = products
-    cross[moments.constant] = 0.0
-    return moments, cross
-
-
-def cross_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes that `csr_cross` needs beside a CSR block and its result."""
-    group = min(GROUP, n_columns)
-    thin = 8 * (shape.rows * (n_columns + group) + 2 * shape.n_features * group)
-    return kernel_bytes(shape) + thin
 
 
 def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ Golub and LeVeque (1979): nothing is ever computed as a difference of large raw 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +29,10 @@ def tile_rows(n_features: int) -> int:
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
 
 
-def gram_tile_rows(n_columns: int) -> int:
-    """Return how many rows of ``[X Y]`` are multiplied at a time."""
-    return max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * n_columns))
+def as_dense(rows: Any) -> np.ndarray:
+    """Return rows of a block as a dense array, dense ones as they are."""
+    dense: np.ndarray = rows.toarray() if hasattr(rows, "indptr") else rows
+    return dense
 
 
 @dataclass
@@ -170,7 +172,7 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
     # constant column it is the value itself.
     shift = np.concatenate([column_means(part[:_HEAD_ROWS]) for part in parts])
     joint, sums = np.zeros((width, width), order="F"), np.zeros(width)
-    step = min(len(X), gram_tile_rows(width))
+    step = min(len(X), max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * width)))
     buffer, ones = np.empty((step, width)), np.ones(step)
     # Spelled out for every row: one long subtraction, where rows are short, beats many.
     shifts = np.tile(shift, (step, 1))
@@ -209,6 +211,13 @@ def complete_gram(total: PartialGram, n_features: int) -> Gram:
         gram[row + 1 :, row] = gram[row, row + 1 :]
     mean, y_mean = total.mean[:n_features], total.mean[n_features:]
     return Gram(total.count, mean, gram, y_mean, total.joint[:n_features, n_features:])
+
+
+def correlations_of(products: np.ndarray) -> np.ndarray:
+    """Return absolute correlations from centered products; 0 for constant columns."""
+    spread = np.sqrt(products.diagonal())
+    inverse = np.divide(1.0, spread, out=np.zeros(len(spread)), where=spread > 0)
+    return np.abs(products * inverse * inverse[:, None])
 
 
 def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:

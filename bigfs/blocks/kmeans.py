@@ -12,16 +12,21 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.sample import gather_parts
+from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, run_tasks
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef
 
 SAMPLE_ROWS = 10_000
+# Most updates of the centers.
+MAX_ITER = 100
+# They stand still when their squared movement is below this share of the mean variance of the
+# features, summed over the features.
+_TOLERANCE = 1e-4
 # Candidates of k-means++ whose inertias differ by less than this share are as good as each other.
 _TIE = 1e-6
 # Centers are as near as each other if squared distances differ by less than this share of them:
@@ -39,8 +44,6 @@ class KMeansResult:
     counts: np.ndarray
     inertia: float  # sum of squared distances to the nearest center
     n_iter: int  # updates of the centers
-    converged: bool  # the centers stopped moving before ``max_iter``
-    scratch: Scratch  # keeps the labels alive
 
 
 def kmeans(
@@ -48,10 +51,7 @@ def kmeans(
     n_clusters: int,
     *,
     init: np.ndarray | None = None,
-    max_iter: int = 100,
-    tol: float = 1e-4,
     random_state: int = 0,
-    scratch: Scratch | None = None,
 ) -> KMeansResult:
     """Cluster the rows of data that need not fit memory.
 
@@ -62,15 +62,8 @@ def kmeans(
         In [1, n_samples].
     init : ndarray of shape (n_clusters, n_features) or None, default=None
         First centers. None: k-means++ and Lloyd's iteration on 10,000 sampled rows.
-    max_iter : int, default=100
-        Most updates of the centers.
-    tol : float, default=1e-4
-        Stop when the squared movement of the centers is below ``tol`` times the mean variance
-        of the features, summed over the features.
     random_state : int, default=0
         Seed of the sample and of k-means++.
-    scratch : Scratch or None, default=None
-        Where the labels are stored. None: beside the data's small arrays.
 
     Returns
     -------
@@ -79,7 +72,7 @@ def kmeans(
     Raises
     ------
     InputError
-        If ``n_clusters`` or ``init`` does not fit the data.
+        If ``n_clusters`` does not fit the data.
 
     Notes
     -----
@@ -88,21 +81,20 @@ def kmeans(
     """
     reason = f"since X has {blocks.n_samples} rows"
     check_count("n_clusters", n_clusters, blocks.n_samples, reason)
-    scratch = scratch or blocks.scratch.child(blocks.scratch.unique("kmeans"))
-    centers = _start(blocks, n_clusters, init, random_state)
-    threshold, moved, n_iter = None, np.inf, 0
-    while n_iter < max_iter and (threshold is None or moved > threshold):
+    scratch = blocks.scratch.child(blocks.scratch.unique("kmeans"))
+    centers = _start(blocks, n_clusters, random_state) if init is None else init.astype(np.float64)
+    threshold, moved, n_iter = 0.0, np.inf, 0
+    while n_iter < MAX_ITER and moved > threshold:
         sums = _pass(blocks, centers)
-        if threshold is None:
-            threshold = tol * sums.total_variance / n_clusters
+        if n_iter == 0:
+            threshold = _TOLERANCE * sums.total_variance / n_clusters
         updated = sums.centers(centers)
         moved = float(((updated - centers) ** 2).sum())
         centers = updated
         n_iter += 1
     labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
     sums = _pass(blocks, centers, labels)
-    converged = threshold is not None and moved <= threshold
-    return KMeansResult(centers, labels, sums.counts, sums.inertia, n_iter, converged, scratch)
+    return KMeansResult(centers, labels, sums.counts, sums.inertia, n_iter)
 
 
 def _sampled_rows(n_samples: int, n_clusters: int) -> int:
@@ -114,13 +106,11 @@ def _sampled_rows(n_samples: int, n_clusters: int) -> int:
 _USUAL_ITERATIONS = 20
 
 
-def kmeans_steps(
-    shape: Shape, n_clusters: int, *, max_iter: int = 100, times: int = 1
-) -> tuple[Step, ...]:
+def kmeans_steps(shape: Shape, n_clusters: int, times: int) -> tuple[Step, ...]:
     """Return the steps of `kmeans` without given centers, done so many times."""
     size = _sampled_rows(shape.n_samples, n_clusters)
     sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
-    folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, min(1.0, _USUAL_ITERATIONS / max_iter)
+    folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, _USUAL_ITERATIONS / MAX_ITER
     return (
         pass_over(
             shape,
@@ -140,7 +130,7 @@ def kmeans_steps(
                 shape,
                 f"a block and its nearest of {n_clusters} centers",
                 24 * shape.rows + folded * centers + 24 * MIB,
-                times=times * (max_iter + 1),
+                times=times * (MAX_ITER + 1),
             ),
             seconds=usual * (read_seconds(shape) + product_seconds(shape.n_values, n_clusters)),
         ),
@@ -175,7 +165,7 @@ def cluster_rows(
         if np.array_equal(nearest, labels):
             break
         labels = nearest
-        counts, sums = _sum_by_label(rows, labels, len(centers))
+        counts, sums, _ = _sum_by_label(rows, labels, len(centers))
         filled = counts > 0
         centers[filled] = sums[filled] / counts[filled, None]
     return centers
@@ -243,19 +233,23 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def _sum_by_label(
-    rows: np.ndarray, labels: np.ndarray, n_clusters: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64."""
+    rows: np.ndarray, labels: np.ndarray, n_clusters: int, origin: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64, and squared norms.
+
+    Sums and norms are of the rows less an origin, so that an offset does not cost digits.
+    """
     from scipy.sparse import csr_array
 
-    sums = np.zeros((n_clusters, rows.shape[1]))
+    sums, squares = np.zeros((n_clusters, rows.shape[1])), 0.0
     step = tile_rows(rows.shape[1])
     for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step].astype(np.float64, copy=False)
+        tile = rows[begin : begin + step].astype(np.float64) - origin
         tile_labels = labels[begin : begin + step]
         ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
         sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile
-    return np.bincount(labels, minlength=n_clusters), sums
+        squares += float(np.einsum("ij,ij->", tile, tile))
+    return np.bincount(labels, minlength=n_clusters), sums, squares
 
 
 @dataclass
@@ -299,21 +293,9 @@ def _pass_kernel(X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayR
     nearest, squared = nearest_centers(X, centers)
     if labels is not None:
         labels.write(first_row, nearest.astype(np.int32))
-    # Sums are taken from the first center on, so that an offset does not cost digits.
-    counts = np.zeros(len(centers), dtype=np.int64)
-    sums, squares = np.zeros(centers.shape), 0.0
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - centers[0]
-        part_counts, part = _sum_by_label(tile, nearest[begin : begin + step], len(centers))
-        counts += part_counts
-        sums += part
-        squares += float(np.einsum("ij,ij->", tile, tile))
     far = int(squared.argmax())
     return _Sums(
-        counts,
-        sums,
-        squares,
+        *_sum_by_label(X, nearest, len(centers), centers[0]),
         float(squared.sum()),
         float(squared[far]),
         X[far].astype(np.float64),
@@ -332,19 +314,8 @@ def _merge(a: _Sums, b: _Sums) -> _Sums:
     )
 
 
-def _start(
-    blocks: RowBlocks, n_clusters: int, init: np.ndarray | None, random_state: int
-) -> np.ndarray:
-    """Return the first centers: given ones, checked, or those of a row sample."""
-    shape = (n_clusters, blocks.n_features)
-    if init is not None:
-        centers = np.array(init, dtype=np.float64)
-        if centers.shape != shape or not np.isfinite(centers).all():
-            raise InputError(
-                f"init must be {shape[0]} x {shape[1]} finite values (n_clusters x n_features). "
-                f"Got shape {centers.shape}."
-            )
-        return centers
+def _start(blocks: RowBlocks, n_clusters: int, random_state: int) -> np.ndarray:
+    """Return the first centers: those of a row sample."""
     n = blocks.n_samples
     size = _sampled_rows(n, n_clusters)
     chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,12 @@ def is_stored(X: Any) -> bool:
     Also a Dask array in an xarray.
     """
     root = type(X).__module__.split(".")[0]
-    if root == "xarray":
-        return True
-    if isinstance(X, (str, Path, Source)) or is_list_of_uris(X):
-        return True
-    if root != "pandas" and is_frame(X):
-        return True
-    return root in ("dask", "zarr", "h5py", "anndata")
+    return (
+        root in ("dask", "zarr", "h5py", "anndata", "xarray")
+        or isinstance(X, (str, Path, Source))
+        or is_list_of_uris(X)
+        or (root != "pandas" and is_frame(X))
+    )
 
 
 def is_annotated(X: Any) -> bool:
@@ -90,8 +90,6 @@ def lazy_array(X: Any) -> Any:
 
     What has no row ranges, such as a text table, is copied into a temporary store first.
     """
-    import dask.array as da
-
     source, scratch = open_matrix(X), None
     if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
         scratch = Scratch()
@@ -100,26 +98,47 @@ def lazy_array(X: Any) -> Any:
     assert isinstance(source, RandomAccessSource)
     chunk = None if source.sparse else source.chunk_rows
     rows = block_rows(source.n_features, source.dtype.itemsize, chunk)
-    view = _SourceArray(source, scratch)
-    return da.from_array(
-        view,
-        chunks=(rows, source.n_features),
-        name=f"bigfs-{uuid.uuid4().hex}",
-        meta=np.empty((0, 0), source.dtype),
+    return rows_as_dask(
+        source.read,
+        (source.n_samples, source.n_features),
+        np.dtype(source.dtype),
+        rows,
+        scratch,
     )
 
 
-class _SourceArray:
-    """Array-like view of a source for Dask: shape, dtype and rows on demand."""
+def rows_as_dask(
+    read: Callable[[int, int], np.ndarray],
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    rows: int,
+    kept: Any = None,
+) -> Any:
+    """Return a Dask array of what ``read(start, stop)`` reads, in chunks of so many rows.
 
-    ndim = 2
+    It holds on to an object that is ``kept``.
+    """
+    import dask.array as da
 
-    def __init__(self, source: RandomAccessSource, scratch: Scratch | None) -> None:
-        self._source, self._scratch = source, scratch
-        self.shape = (source.n_samples, source.n_features)
-        self.dtype = np.dtype(source.dtype)
+    return da.from_array(
+        _RowsOnDemand(read, shape, dtype, kept),
+        chunks=(rows, shape[1]),
+        name=f"bigfs-{uuid.uuid4().hex}",
+        meta=np.empty((0, 0), dtype),
+    )
+
+
+@dataclass(frozen=True)
+class _RowsOnDemand:
+    """Array-like view for Dask: shape, type and rows on demand."""
+
+    read: Callable[[int, int], np.ndarray]
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    kept: Any
+    ndim: int = 2
 
     def __getitem__(self, key: tuple[slice, Any]) -> np.ndarray:
         rows, columns = key
         start, stop, _ = rows.indices(self.shape[0])
-        return np.asarray(self._source.read(start, stop)[:, columns])
+        return np.asarray(self.read(start, stop)[:, columns])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import Moments
-from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -64,8 +63,6 @@ class Transform:
             X = _normalize_total(X, first_row)
             if self.kind == "normalize_total":
                 return X
-        if hasattr(X, "indptr"):
-            return _on_entries(self.kind, X, first_row)
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
 
     def offset(self) -> np.ndarray | None:
@@ -78,11 +75,6 @@ class Transform:
         shift, scale = self.columns.load()
         shifted: np.ndarray = -shift * scale
         return shifted if shifted.any() else None
-
-
-def check_kind(kind: str) -> None:
-    """Raise InputError unless the transform is known."""
-    check_choice("preprocess", kind, KINDS)
 
 
 def needs_moments(kind: str) -> bool:
@@ -100,7 +92,6 @@ def resolve(
     a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1,
     ``normalize_total`` to a sum of 10,000; ``normalize_log1p`` takes ``log1p`` of that.
     """
-    check_kind(kind)
     if moments is None or not needs_moments(kind):
         return Transform(kind, None, level)
     if kind == "standardize":
@@ -133,29 +124,38 @@ def _leveled(X: Any, columns: np.ndarray, values: np.ndarray) -> Any:
     return X
 
 
-def _on_entries(kind: str, X: Any, first_row: int) -> Any:
-    """Return a CSR block whose entries are transformed; its zeros stay."""
-    if kind == "unit_norm":
-        squares = np.bincount(_rows_of(X), np.square(X.data, dtype=np.float64), X.shape[0])
-        norms = _row_norms(squares, first_row)
-        return _with_values(X, X.data / np.repeat(norms.astype(X.dtype), np.diff(X.indptr)))
-    if X.nnz and X.data.min() <= -1:
-        entry = int((X.data <= -1).argmax())
-        row = first_row + int(_rows_of(X)[entry])
-        raise _below_log1p(row, int(X.indices[entry]), X.data[entry])
-    return _with_values(X, np.log1p(X.data))
-
-
 def _rows_of(X: Any) -> np.ndarray:
     """Return the row of every entry."""
     return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
 
 
+def _values_of(X: Any) -> np.ndarray:
+    """Return the values of a block: all of a dense one, the entries of a CSR block."""
+    values: np.ndarray = X.data if hasattr(X, "indptr") else X
+    return values
+
+
 def _with_values(X: Any, values: np.ndarray) -> Any:
-    """Return a CSR block with other values in the places of a block's entries."""
+    """Return a block with other values in the places of its own."""
     from scipy.sparse import csr_array
 
+    if not hasattr(X, "indptr"):
+        return values
     return csr_array((values, X.indices, X.indptr), shape=X.shape)
+
+
+def _by_row(X: Any, factors: np.ndarray) -> np.ndarray:
+    """Return factors of the rows, in the type and the places of a block's values."""
+    factors = factors.astype(X.dtype)
+    return np.repeat(factors, np.diff(X.indptr)) if hasattr(X, "indptr") else factors[:, None]
+
+
+def _place(X: Any, first_row: int, number: int) -> tuple[int, int]:
+    """Return the row and the column of one of a block's values, by its number among them."""
+    if hasattr(X, "indptr"):
+        return first_row + int(_rows_of(X)[number]), int(X.indices[number])
+    row, column = divmod(number, X.shape[1])
+    return first_row + row, column
 
 
 def _scaled(X: Any, scale: np.ndarray) -> Any:
@@ -169,26 +169,26 @@ def _scaled(X: Any, scale: np.ndarray) -> Any:
 
 def _normalize_total(X: Any, first_row: int) -> Any:
     """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
-    sparse = hasattr(X, "indptr")
-    values = X.data if sparse else X
+    values = _values_of(X)
     if values.size and values.min() < 0:
-        place = np.unravel_index(int(values.argmin()), values.shape)
-        row = _rows_of(X)[place[0]] if sparse else place[0]
+        row, _ = _place(X, first_row, int(values.argmin()))
         raise InputError(
-            f"preprocess 'normalize_total': row {first_row + int(row)} has {values[place]:g}; "
+            f"preprocess 'normalize_total': row {row} has {values.min():g}; "
             "values must not be negative. Use another preprocess."
         )
-    if sparse:
-        totals = np.bincount(_rows_of(X), X.data, X.shape[0])
+    if hasattr(X, "indptr"):
+        totals = np.bincount(_rows_of(X), values, X.shape[0])
     else:
         totals = X.sum(axis=1, dtype=np.float64)
-    factors = np.divide(TOTAL, totals, out=np.ones(len(totals)), where=totals > 0).astype(X.dtype)
-    if not sparse:
-        return X * factors[:, None]
-    return _with_values(X, X.data * np.repeat(factors, np.diff(X.indptr)))
+    factors = np.divide(TOTAL, totals, out=np.ones(len(totals)), where=totals > 0)
+    return _with_values(X, values * _by_row(X, factors))
 
 
-def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:
+def _unit_norm(X: Any, first_row: int) -> Any:
+    if hasattr(X, "indptr"):
+        squares = np.bincount(_rows_of(X), np.square(X.data, dtype=np.float64), X.shape[0])
+    else:
+        squares = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     norms = np.sqrt(squares)
     if not norms.all():
         row = first_row + int((norms == 0).argmax())
@@ -196,23 +196,16 @@ def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:
             f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
             f"Drop such rows or use another preprocess. {FROM_0}"
         )
-    return norms
+    return _with_values(X, _values_of(X) / _by_row(X, norms))
 
 
-def _below_log1p(row: int, column: int, value: float) -> InputError:
-    return InputError(
-        f"preprocess 'log1p': row {row}, column {column} is {value:g}; values must be above -1. "
-        f"Use another preprocess. {FROM_0}"
-    )
-
-
-def _unit_norm(X: np.ndarray, first_row: int) -> np.ndarray:
-    norms = _row_norms(np.einsum("ij,ij->i", X, X, dtype=np.float64), first_row)
-    return X / norms[:, None].astype(X.dtype)
-
-
-def _log1p(X: np.ndarray, first_row: int) -> np.ndarray:
-    if X.min() <= -1:
-        row, column = np.argwhere(X <= -1)[0]
-        raise _below_log1p(first_row + int(row), int(column), X[row, column])
-    return np.log1p(X)
+def _log1p(X: Any, first_row: int) -> Any:
+    values = _values_of(X)
+    if values.size and values.min() <= -1:
+        number = int((values <= -1).argmax())
+        row, column = _place(X, first_row, number)
+        raise InputError(
+            f"preprocess 'log1p': row {row}, column {column} is {values.flat[number]:g}; values "
+            f"must be above -1. Use another preprocess. {FROM_0}"
+        )
+    return _with_values(X, np.log1p(values))

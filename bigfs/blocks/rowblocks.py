@@ -20,6 +20,7 @@ import numpy as np
 from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
+from bigfs.core.checks import check_choice
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
@@ -201,7 +202,7 @@ class RowBlocks:
         """
         if isinstance(X, RowBlocks):
             return X
-        preprocess.check_kind(transform)
+        check_choice("preprocess", transform, preprocess.KINDS)
         scratch = scratch or Scratch()
         source: Source = open_matrix(X)
         sparse = sparse and source.sparse
@@ -286,6 +287,11 @@ class RowBlocks:
         reader, merge = self.start_pass(0), kernels.merge_moments
         with silenced():  # of no stage
             return map_reduce(_on_block, some, merge, reader, _moments_kernel, (), label="scales")
+
+    def transformed(self, kind: str) -> RowBlocks:
+        """Return the same rows with another preprocessing, sparse ones as CSR blocks."""
+        rows, scratch = self._asked_rows, self.scratch
+        return self.from_any(self.source, scratch=scratch, transform=kind, rows=rows, sparse=True)
 
     def dense(self) -> RowBlocks:
         """Return the same rows as blocks that are made dense as they are read.
@@ -500,6 +506,46 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
     return replace(pass_over(shape, what, seconds=seconds), task_bytes=needed)
 
 
+def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str) -> list[ArrayRef]:
+    """Store chosen rows, transformed, an array for each block that has some: one pass.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    ids : ndarray of shape (n_chosen,), int
+        Row numbers, ascending.
+    folder : Scratch
+        Where the arrays are stored.
+    label : str
+        Name of the pass in the progress.
+    """
+    wanted = folder.put(folder.unique("chosen"), ids)
+    parts = blocks.map_blocks(_gather_kernel, wanted, str(folder.path), label=label)
+    folder.remove(wanted)
+    return [part for part in parts if part is not None]
+
+
+def gather_rows(blocks: RowBlocks, ids: np.ndarray, label: str) -> ArrayRef:
+    """Store chosen rows (ascending), transformed, as one chunk in scratch: one pass."""
+    scratch = blocks.scratch
+    folder = scratch.child(scratch.unique("sample"))
+    parts = gather_parts(blocks, ids, folder, label)
+    rows = scratch.create(scratch.unique("rows"), (len(ids), blocks.n_features), blocks.dtype)
+    run_tasks(_join_task, [parts], rows, label=label)
+    folder.close()
+    return rows
+
+
+def gather_steps(shape: Shape, size: int) -> tuple[Step, ...]:
+    """Return the steps of `gather_rows` for ``size`` rows."""
+    row_bytes = shape.n_features * shape.itemsize
+    return (
+        pass_over(shape, "a block and the rows drawn from it", min(size, shape.rows) * row_bytes),
+        # The parts, the rows that they are joined to, and these on their way to storage.
+        Step(f"{size:,} rows drawn from all blocks", 3 * size * row_bytes, 1, 0, 1),
+    )
+
+
 def _on_block(
     bounds: tuple[int, int],
     reader: BlockReader,
@@ -517,8 +563,7 @@ def _is_below(moments: Moments, least: float) -> bool:
 
 
 def _largest_kernel(X: Any, first_row: int, column: int) -> tuple[int, float]:
-    values = X[:, [column]]
-    values = np.ravel(values.toarray() if hasattr(X, "indptr") else values)
+    values = np.ravel(kernels.as_dense(X[:, [column]]))
     row = int(np.abs(values).argmax())
     return first_row + row, float(values[row])
 
@@ -565,3 +610,16 @@ def _add_pair(
 
 def _xtv_kernel(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
     return kernels.block_xtv(X, V.read(first_row, first_row + X.shape[0]))
+
+
+def _gather_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
+    ids = wanted.load()
+    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
+    if begin == end:
+        return None
+    scratch = Scratch(folder)
+    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])
+
+
+def _join_task(parts: list[ArrayRef], rows: ArrayRef) -> None:
+    rows.write(0, np.concatenate([part.load() for part in parts]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import ROUNDING
+from bigfs.blocks.kernels import ROUNDING, correlations_of
 from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.store.formats.memory import plain
@@ -169,35 +170,49 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
 
 def count_nearest_errors(X: np.ndarray, y: np.ndarray, start: int, stop: int) -> int:
     """Return how many rows from start to stop have a nearest other row of another class."""
-    base = PreparedRows.of(X, _frame(X))
-    step = max(1, _STRIP_BYTES // (4 * len(X)))
-    wrong = 0
-    for begin in range(start, stop, step):
-        end = min(begin + step, stop)
-        nearest, _ = nearest_rows(base.part(begin, end), base, begin)
-        wrong += int((y[nearest] != y[begin:end]).sum())
-    return wrong
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Shift and scale for single precision, ``(x - center) * scale``: nothing overflows."""
-
-    center: np.ndarray
-    scale: float
-
-    @classmethod
-    def around(cls, center: np.ndarray, minimum: float, maximum: float) -> Frame:
-        """Return a frame for values in a range."""
-        largest = max(maximum - float(center.min()), float(center.max()) - minimum)
-        # A power of two: scaling is exact.
-        return cls(center, float(2.0 ** -np.floor(np.log2(largest))) if largest > 0 else 1.0)
-
-
-def _frame(X: np.ndarray) -> Frame:
     # Shifted by a median, which no outlier moves: errors grow with a row's distance from it.
     center = np.median(X[:: max(1, len(X) // 1000)].astype(np.float64), axis=0)
-    return Frame.around(center, float(X.min()), float(X.max()))
+    rows = PreparedRows.of(X, center, scale_around(center, float(X.min()), float(X.max())))
+    return count_wrong(rows.part(start, stop), start, y, [(0, rows)])
+
+
+def count_wrong(
+    queries: PreparedRows, start: int, y: np.ndarray, parts: Iterable[tuple[int, PreparedRows]]
+) -> int:
+    """Return how many rows have a nearest other row of another class, which any part may hold.
+
+    Parameters
+    ----------
+    queries : PreparedRows
+        Those from row ``start`` on.
+    start : int
+    y : ndarray of shape (n_samples,)
+        Of all rows.
+    parts : iterable of (int, PreparedRows)
+        All rows in order, each part with the number of its first row. The queries are within one.
+    """
+    n = len(queries.X)
+    nearest, squared = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
+    for first, part in parts:
+        step = max(1, _STRIP_BYTES // (4 * len(part.X)))
+        for begin in range(0, n, step):
+            end, own = min(begin + step, n), start + begin - first
+            is_own = 0 <= own < len(part.X)
+            candidates, distance = nearest_rows(
+                queries.part(begin, end), part, own if is_own else None
+            )
+            # Parts come in order: a tie stays with the lower row.
+            closer = distance < squared[begin:end]
+            nearest[begin:end][closer] = candidates[closer] + first
+            squared[begin:end][closer] = distance[closer]
+    return int((y[nearest] != y[start : start + n]).sum())
+
+
+def scale_around(center: np.ndarray, minimum: float, maximum: float) -> float:
+    """Return the scale of values in a range for single precision: nothing overflows."""
+    largest = max(maximum - float(center.min()), float(center.max()) - minimum)
+    # A power of two: scaling is exact.
+    return float(2.0 ** -np.floor(np.log2(largest))) if largest > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -211,16 +226,16 @@ class PreparedRows:
     scale: float
 
     @classmethod
-    def of(cls, X: np.ndarray, frame: Frame) -> PreparedRows:
-        """Prepare rows of shape (n_rows, n_features)."""
+    def of(cls, X: np.ndarray, center: np.ndarray, scale: float) -> PreparedRows:
+        """Prepare rows of shape (n_rows, n_features), as ``(x - center) * scale``."""
         Z = np.empty(X.shape, dtype=np.float32)
         step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
         for begin in range(0, len(X), step):
             part = slice(begin, begin + step)
-            Z[part] = (X[part] - frame.center) * frame.scale
+            Z[part] = (X[part] - center) * scale
         norms = np.einsum("ij,ij->i", Z, Z, dtype=np.float64)
         below = ((1.0 - _share(X.shape[1])) * norms).astype(np.float32)
-        return cls(X, Z, norms, below, frame.scale)
+        return cls(X, Z, norms, below, scale)
 
     def part(self, start: int, stop: int) -> PreparedRows:
         """Return some of the rows."""
@@ -245,7 +260,7 @@ def nearest_rows(
     Parameters
     ----------
     queries, base : PreparedRows
-        In the same frame.
+        With the same center and scale.
     own : int or None, default=None
         Where in the base the queries themselves begin: a row is not its own neighbor.
 
@@ -253,7 +268,7 @@ def nearest_rows(
     -------
     nearest : ndarray of shape (n_queries,), int64
     squared : ndarray of shape (n_queries,), float64
-        Squared distances, in the scale of the frame; infinite where the base has only the row
+        Squared distances, in their scale; infinite where the base has only the row
         itself.
     """
     rows = np.arange(len(queries.X))
@@ -352,9 +367,7 @@ def redundancy_of_products(products: np.ndarray) -> float:
     n_features = len(products)
     if n_features == 1:
         return 0.0
-    spread = np.sqrt(products.diagonal())
-    inverse = np.divide(1.0, spread, out=np.zeros(n_features), where=spread > 0)
-    correlation = np.abs(products * inverse * inverse[:, None])
+    correlation = correlations_of(products)
     off_diagonal = correlation.sum() - correlation.diagonal().sum()
     return float(min(1.0, off_diagonal / (n_features * (n_features - 1))))
 

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bigfs.blocks import kernels
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks import BlockReader, RowBlocks, kernels
+from bigfs.blocks.lazy import rows_as_dask
+from bigfs.config.sections import EvaluateConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
-from bigfs.core.seeds import derive_seed, rng
+from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
-from bigfs.core.uris import LabelValues
-from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
-    Frame,
     PreparedRows,
     count_nearest_errors,
-    nearest_rows,
+    count_wrong,
     redundancy,
     redundancy_of_products,
+    scale_around,
 )
-from bigfs.evaluate.protocols import Protocol, clustering_scores, count_distinct, kmeans_scores
+from bigfs.evaluate.protocols import (
+    Protocol,
+    clustering_scores,
+    count_distinct,
+    dask_kmeans,
+    kmeans_scores,
+)
 from bigfs.graph.representation import principal_rows
-from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.moments.strategies import random_numbers
 from bigfs.stages.scores import rank
 from bigfs.store.csr import DENSE_LIMIT_BYTES, is_large
 from bigfs.store.labels import load_labels, name_of
 from bigfs.store.scratch import ArrayRef
+from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T")
@@ -45,32 +52,16 @@ _STRIPS = 4
 N_DRAWS, _NEAREST_OF_CHANCE = 10, 20_000
 # Features, evenly spaced, whose correlations stand for those of more.
 CORRELATED = 500
-_PRODUCT_BYTES = 32 * 1024**2
-
-
-@dataclass(frozen=True)
-class _Measurement:
-    """One task: a repetition of k-means, a strip of the nearest-neighbor search, or neither."""
-
-    repetition: int | None = None
-    strip: tuple[int, int] | None = None
-
-
-# Rows of a selection for tasks: stored columns, or the data themselves.
-Rows = ArrayRef | BlockReader
+# A task of `_in_memory`: the number of a repetition of k-means, the first row and one past the last
+# row of a strip of the nearest-neighbor search, or None for what is done once.
+_Measurement = int | tuple[int, int] | None
 
 
 def compare_with_all(
     blocks: RowBlocks,
     selected: np.ndarray,
-    labels: str | LabelValues,
+    settings: EvaluateConfig,
     *,
-    n_clusters: int | None = None,
-    n_repetitions: int = 20,
-    n_init: int = 1,
-    init: str = "k-means++",
-    nearest_neighbor: bool = True,
-    n_components: int | None = 50,
     random_state: int,
     memory_limit: int | str,
 ) -> dict[str, Any]:
@@ -80,12 +71,9 @@ def compare_with_all(
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     selected : ndarray of shape (n_selected,), int64
-    labels : str or LabelValues
-        The known classes, or their URI.
-    n_clusters : int or None, default=None
-        Clusters k-means looks for; None: the number of classes.
-    n_repetitions, n_init, init, nearest_neighbor, n_components, random_state
-        As in `Protocol`.
+    settings : EvaluateConfig
+        With the known classes.
+    random_state : int
     memory_limit : int or str
         Resident size promised for one worker process.
 
@@ -93,47 +81,48 @@ def compare_with_all(
     -------
     figures : dict
         JSON values: ``selected`` and ``all``, each as `measure_selection` returns it, ``chance``,
-        as `measure_draws` does, where `chance_columns` are few enough; and the settings. There is
-        no ``all`` where large sparse data would have to be made dense.
+        as `measure_selections` does, where `chance_columns` are few enough; and the settings. There
+        is no ``all`` where large sparse data would have to be made dense.
 
     Raises
     ------
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    source = blocks.source
-    rows = source.row_dimensions
-    y = load_labels(labels, blocks.n_samples, source.dropped, to_judge_by=True, rows=rows)
-    protocol = Protocol(
-        n_clusters or int(y.max()) + 1,
-        n_repetitions,
-        n_init,
-        init,
-        nearest_neighbor,
-        n_components,
-        random_state,
-    )
+    y, protocol = classes_and_protocol(blocks, settings, random_state)
     figures = {"selected": measure_selection(blocks, y, selected, protocol, memory_limit)}
     if can_judge_all(blocks, protocol):
         figures["all"] = measure_selection(blocks, y, None, protocol, memory_limit)
     if chance_columns(blocks.layout, len(selected)) is not None:
-        few = nearest_neighbor and blocks.n_samples <= _NEAREST_OF_CHANCE
+        few = protocol.nearest_neighbor and blocks.n_samples <= _NEAREST_OF_CHANCE
         chance = replace(protocol, nearest_neighbor=few)
         figures["chance"] = _chance(blocks, y, len(selected), chance, memory_limit)
-    judged_by = n_components if protocol.by_components(len(selected)) else None
+    judged_by = protocol.n_components if protocol.by_components(len(selected)) else None
     return {
         **figures,
-        "labels": name_of(labels),
+        "labels": name_of(settings.labels),
         "n_clusters": protocol.n_clusters,
-        "n_repetitions": n_repetitions,
-        "n_init": n_init,
+        "n_repetitions": protocol.n_repetitions,
+        "n_init": protocol.n_init,
         "n_components": judged_by,
     }
 
 
-def can_judge_all(blocks: RowBlocks, protocol: Protocol) -> bool:
+def classes_and_protocol(
+    blocks: RowBlocks, settings: EvaluateConfig, random_state: int
+) -> tuple[np.ndarray, Protocol]:
+    """Return the known classes of rows, as numbers from 0 on, and how they are judged by."""
+    source, n = blocks.source, blocks.n_samples
+    rows = source.row_dimensions
+    y = load_labels(settings.labels, n, source.dropped, to_judge_by=True, rows=rows)
+    given = settings.model_dump(exclude={"labels"})
+    given["n_clusters"] = settings.n_clusters or int(y.max()) + 1
+    return y, Protocol(**given, random_state=random_state)
+
+
+def can_judge_all(blocks: RowBlocks, protocol: Protocol | None) -> bool:
     """Return whether all features can be judged: large sparse data only by components."""
-    by_components = protocol.by_components(blocks.n_features)
+    by_components = protocol is not None and protocol.by_components(blocks.n_features)
     return by_components or not (blocks.sparse and is_large(blocks.layout))
 
 
@@ -151,27 +140,22 @@ def chance_columns(shape: Shape, width: int) -> Shape | None:
 def _chance(
     blocks: RowBlocks, y: np.ndarray, width: int, protocol: Protocol, memory_limit: int | str
 ) -> dict[str, float]:
-    """Judge random selections of as many features, each on a copy of its columns."""
-    stored = _store_columns(blocks, random_selections(blocks, width, protocol.random_state))
-    scratch = blocks.scratch.child(blocks.scratch.unique("chance"))
+    """Judge random selections of as many features, whose columns are stored by one pass."""
 
-    def judge(ref: ArrayRef, i: int) -> dict[str, float]:
-        copy = RowBlocks.from_any(ref.path, scratch=scratch, rows=blocks.rows)
-        return measure_selection(copy, y, None, _of_draw(protocol, N_DRAWS, i), memory_limit)
+    def judge(columns: RowBlocks, i: int) -> dict[str, float]:
+        own = _of_draw(protocol, N_DRAWS, i)
+        return measure_selection(columns, y, None, own, memory_limit)
 
-    try:
-        return over_draws(stored, judge)
-    finally:
-        blocks.scratch.remove(*stored)
-        scratch.close()
+    drawn = random_selections(blocks, width, protocol.random_state)
+    with _columns_of(blocks, drawn) as columns:
+        return _over_draws(columns, judge)
 
 
 def random_selections(blocks: RowBlocks, width: int, random_state: int) -> list[np.ndarray]:
     """Return ten random selections, those that `RandomSelection` draws first."""
     constant = blocks.moments().constant
-    seeded = [rng(random_state, "random selection", i) for i in range(N_DRAWS)]
-    draws = [rank(np.where(constant, 0.0, row.random(len(constant))), constant) for row in seeded]
-    return [np.sort(draw[:width]) for draw in draws]
+    draws = random_numbers(constant, N_DRAWS, random_state)
+    return [np.sort(rank(numbers, constant)[:width]) for numbers in draws]
 
 
 def dense_columns(shape: Shape, width: int) -> Shape:
@@ -222,44 +206,32 @@ def measure_selection(
     InputError
         If all columns of large CSR blocks are to be judged, and not by components.
     """
-    width = blocks.n_features if selected is None else len(selected)
-    if protocol.by_components(width):
-        return _by_components(blocks, y, selected, protocol, memory_limit)
-    if selected is None and blocks.sparse:
-        if is_large(blocks.layout):
-            raise InputError(
-                f"{blocks.source.uri}: all {width:,} features of sparse data above "
-                f"{format_bytes(DENSE_LIMIT_BYTES)} dense are judged by principal components only. "
-                "Set evaluate.n_components to 50, or select fewer."
-            )
-        blocks = blocks.dense()
-    scratch = blocks.scratch
-    needed = in_memory_bytes(dense_columns(blocks.layout, width))
+    if selected is not None:
+        with _columns_of(blocks, [selected]) as [columns]:
+            return measure_selection(columns, y, None, protocol, memory_limit)
+    if protocol.by_components(blocks.n_features):
+        return _by_components(blocks, y, protocol, memory_limit)
+    if blocks.sparse and is_large(blocks.layout):
+        raise InputError(
+            f"{blocks.source.uri}: all {blocks.n_features:,} features of sparse data above "
+            f"{format_bytes(DENSE_LIMIT_BYTES)} dense are judged by principal components only. "
+            "Set evaluate.n_components to 50, or select fewer."
+        )
+    blocks, scratch = blocks.dense(), blocks.scratch
     labels = scratch.put(scratch.unique("labels"), y)
-    stored = None if selected is None else _store_columns(blocks, [selected])[0]
-    columns: Rows = blocks.start_pass() if stored is None else stored
-    if needed <= task_budget(parse_bytes(memory_limit)):
-        scores = _in_memory(columns, blocks.n_samples, labels, protocol)
-    else:
-        scores = _by_blocks(blocks, columns, width, labels, protocol)
-    scratch.remove(labels, *([] if stored is None else [stored]))
+    fits = in_memory_bytes(blocks.layout) <= task_budget(parse_bytes(memory_limit))
+    scores = (_in_memory if fits else _by_blocks)(blocks, labels, protocol)
+    scratch.remove(labels)
     return scores
 
 
 def _by_components(
-    blocks: RowBlocks,
-    y: np.ndarray,
-    selected: np.ndarray | None,
-    protocol: Protocol,
-    memory_limit: int | str,
+    blocks: RowBlocks, y: np.ndarray, protocol: Protocol, memory_limit: int | str
 ) -> dict[str, float]:
     """Judge many features by their principal components, and the correlations of some of them."""
-    scratch, stored = blocks.scratch.child(blocks.scratch.unique("judged")), None
+    scratch = blocks.scratch.child(blocks.scratch.unique("judged"))
+    assert protocol.n_components is not None
     try:
-        if selected is not None:
-            stored = _store_columns(blocks, [selected])[0]
-            blocks = RowBlocks.from_any(stored.path, scratch=scratch, rows=blocks.rows)
-        assert protocol.n_components is not None
         few = np.unique(np.linspace(0, blocks.n_features - 1, CORRELATED).astype(np.int64))
         products = _products(blocks, few, with_all=False)
         n_components = min(protocol.n_components, blocks.n_samples)
@@ -268,40 +240,44 @@ def _by_components(
         scores = measure_selection(rows, y, None, own, memory_limit)
         return {**scores, "redundancy": redundancy_of_products(products)}
     finally:
-        scratch.remove(*([stored] if stored else []))
         scratch.close()
 
 
-def measure_draws(
+def measure_selections(
     blocks: RowBlocks,
-    y: np.ndarray,
-    draws: Sequence[np.ndarray | None],
-    protocol: Protocol,
+    y: np.ndarray | None,
+    selections: Sequence[np.ndarray | None],
+    protocol: Protocol | None,
     memory_limit: int | str,
 ) -> dict[str, float]:
-    """Evaluate random selections: the mean of their scores and the spread of single draws.
+    """Judge one selection, or several of one size that were drawn, with labels or without.
 
     Parameters
     ----------
-    blocks, y, protocol, memory_limit
-        As in `measure_selection`. The repetitions are shared out among the draws: all draws take
-        as many runs of k-means as one selection, at least one each, with seeds of their own.
-    draws : sequence of ndarray or None
-        At least two selections of one size.
+    blocks, memory_limit
+        As in `measure_selection`.
+    y, protocol
+        As there; None: `measure_unlabeled`. The repetitions are shared out among draws: all draws
+        take as many runs of k-means as one selection, at least one each, with seeds of their own.
+    selections : sequence of ndarray or None
 
     Returns
     -------
     scores : dict of str to float
-        For every score of `measure_selection`: ``SCORE_mean`` and ``SCORE_std`` over the draws
-        (divisor n - 1), and ``SCORE_low`` and ``SCORE_high``, which a further draw is between
-        with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975 quantile
-        of Student's distribution with n - 1 degrees of freedom.
+        Those of the one selection. Of draws, for every score: ``SCORE_mean`` and ``SCORE_std`` over
+        the draws (divisor n - 1), and ``SCORE_low`` and ``SCORE_high``, which a further draw is
+        between with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975
+        quantile of Student's distribution with n - 1 degrees of freedom.
     """
+    n = len(selections)
 
-    def judge(draw: np.ndarray | None, i: int) -> dict[str, float]:
-        return measure_selection(blocks, y, draw, _of_draw(protocol, len(draws), i), memory_limit)
+    def judge(selected: np.ndarray | None, i: int) -> dict[str, float]:
+        if protocol is None or y is None:
+            return measure_unlabeled(blocks, selected, memory_limit)
+        own = protocol if n == 1 else _of_draw(protocol, n, i)
+        return measure_selection(blocks, y, selected, own, memory_limit)
 
-    return over_draws(draws, judge)
+    return judge(selections[0], 0) if n == 1 else _over_draws(selections, judge)
 
 
 def _of_draw(protocol: Protocol, n_draws: int, i: int) -> Protocol:
@@ -310,8 +286,10 @@ def _of_draw(protocol: Protocol, n_draws: int, i: int) -> Protocol:
     return replace(protocol, n_repetitions=share, random_state=derive_seed(seed, "draw", i))
 
 
-def over_draws(draws: Sequence[T], judge: Callable[[T, int], dict[str, float]]) -> dict[str, float]:
-    """Return mean, deviation and interval of the scores ``judge(draw, i)``; see `measure_draws`."""
+def _over_draws(
+    draws: Sequence[T], judge: Callable[[T, int], dict[str, float]]
+) -> dict[str, float]:
+    """Return the mean, deviation and interval of ``judge(draw, i)``; see `measure_selections`."""
     from scipy.special import stdtrit
 
     n = len(draws)
@@ -390,21 +368,16 @@ def _products_with(
 ) -> np.ndarray:
     """Return the centered products of all, or of the selected, columns with the selected ones."""
     kept, center = selected.load(), mean.load()
-    S = _columns(X, kept).astype(np.float64) - center[kept]
+    S = kernels.as_dense(X[:, kept]).astype(np.float64) - center[kept]
     return kernels.block_xtv(X, S, center) if with_all else S.T @ S
 
 
-def _in_memory(
-    columns: Rows, n_samples: int, labels: ArrayRef, protocol: Protocol
-) -> dict[str, float]:
+def _in_memory(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[str, float]:
+    n_samples = blocks.n_samples
     edges = np.linspace(0, n_samples, _STRIPS + 1, dtype=int).tolist()
     strips = list(zip(edges[:-1], edges[1:], strict=True)) if protocol.nearest_neighbor else []
-    tasks = [
-        _Measurement(),
-        *(_Measurement(strip=strip) for strip in strips),
-        *(_Measurement(repetition=i) for i in range(protocol.n_repetitions)),
-    ]
-    shared = (columns, n_samples, labels, protocol)
+    tasks: list[_Measurement] = [None, *strips, *range(protocol.n_repetitions)]
+    shared = (blocks.start_pass(), n_samples, labels, protocol)
     (correlated, n_distinct), *results = run_tasks(
         _measure, tasks, *shared, label="evaluation", unit="measurements"
     )
@@ -416,8 +389,11 @@ def _in_memory(
     return _summarize(correlated, results[: len(strips)], results[len(strips) :], n_samples)
 
 
-def _store_columns(blocks: RowBlocks, selections: Sequence[np.ndarray]) -> list[ArrayRef]:
-    """Store the columns of some selections, each by itself, in one pass."""
+@contextmanager
+def _columns_of(
+    blocks: RowBlocks, selections: Sequence[np.ndarray]
+) -> Iterator[Sequence[RowBlocks]]:
+    """Store the columns of some selections in one pass, which checks them, and open them."""
     scratch = blocks.scratch
     wanted = [
         scratch.put(scratch.unique("selected"), np.asarray(selected, dtype=np.int64))
@@ -427,9 +403,12 @@ def _store_columns(blocks: RowBlocks, selections: Sequence[np.ndarray]) -> list[
         blocks.create_rows(scratch.unique("columns"), len(selected), blocks.dtype)
         for selected in selections
     ]
-    blocks.map_blocks(_take_columns, wanted, stored, label="columns")
-    scratch.remove(*wanted)
-    return stored
+    try:
+        blocks.map_blocks(_take_columns, wanted, stored, label="columns")
+        sources: list[Any] = [open_matrix(columns.path) for columns in stored]
+        yield [RowBlocks(source, scratch, blocks.rows) for source in sources]
+    finally:
+        scratch.remove(*wanted, *stored)
 
 
 def _take_columns(
@@ -437,27 +416,17 @@ def _take_columns(
 ) -> None:
     # Without the offset of CSR blocks: no figure depends on where the origin is.
     for selected, stored in zip(wanted, out, strict=True):
-        stored.write(first_row, _columns(X, selected.load()))
-
-
-def _columns(X: Any, wanted: np.ndarray) -> np.ndarray:
-    """Return some columns of a block, dense or CSR, as a dense array."""
-    columns: Any = X[:, wanted]
-    return np.asarray(columns.toarray() if hasattr(X, "indptr") else columns)
+        stored.write(first_row, kernels.as_dense(X[:, selected.load()]))
 
 
 def _measure(
-    task: _Measurement,
-    columns: Rows,
-    n_samples: int,
-    labels: ArrayRef,
-    protocol: Protocol,
+    task: _Measurement, reader: BlockReader, n_samples: int, labels: ArrayRef, protocol: Protocol
 ) -> Any:
     """Return the scores of a repetition, errors of a strip, or redundancy and distinct rows."""
-    X, y = columns.read(0, n_samples), labels.load()
-    if task.strip is not None:
-        return count_nearest_errors(X, y, *task.strip)
-    if task.repetition is None:
+    X, y = reader.read(0, n_samples), labels.load()
+    if isinstance(task, tuple):
+        return count_nearest_errors(X, y, *task)
+    if task is None:
         return redundancy(X), count_distinct(X, protocol.n_clusters)
     return kmeans_scores(
         X,
@@ -465,16 +434,15 @@ def _measure(
         n_clusters=protocol.n_clusters,
         n_init=protocol.n_init,
         init=protocol.init,
-        seed=derive_seed(protocol.random_state, "evaluation", task.repetition),
+        seed=derive_seed(protocol.random_state, "evaluation", task),
     )
 
 
-def _by_blocks(
-    blocks: RowBlocks, columns: Rows, width: int, labels: ArrayRef, protocol: Protocol
-) -> dict[str, float]:
+def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[str, float]:
     """Evaluate columns larger than a worker: dask-ml's k-means, neighbors by pairs of blocks."""
-    y, n = labels.load(), blocks.n_samples
-    rows = _ColumnsArray(columns, (n, width), blocks.dtype).as_dask(blocks.rows)
+    y, reader = labels.load(), blocks.start_pass()
+    shape = (blocks.n_samples, blocks.n_features)
+    rows = rows_as_dask(reader.read, shape, blocks.dtype, blocks.rows)
     scores = []
     with track("evaluation", protocol.n_repetitions, "repetitions") as progress, single_thread():
         for i in range(protocol.n_repetitions):
@@ -487,73 +455,31 @@ def _by_blocks(
             )
             scores.append(clustering_scores(y, clusters))
             progress.advance(1)
-    total = map_reduce(_block_products, blocks.bounds, kernels.merge_gram, columns, label="gram")
-    wrong = []
+    gram, wrong = blocks.gram().gram, []
     if protocol.nearest_neighbor:
-        ends = run_tasks(_block_range, blocks.bounds, columns, label="ranges", unit="blocks")
-        frame = Frame.around(total.mean, min(e[0] for e in ends), max(e[1] for e in ends))
-        shared = (columns, labels, tuple(blocks.bounds), frame)
+        moments = blocks.moments()
+        least, most = float(moments.minimum.min()), float(moments.maximum.max())
+        scale = scale_around(moments.mean, least, most)
+        shared = (reader, labels, tuple(blocks.bounds), moments.mean, scale)
         wrong = run_tasks(_wrong_of_block, blocks.bounds, *shared, label="1-NN", unit="blocks")
-    gram = kernels.complete_gram(total, width).gram
-    return _summarize(redundancy_of_products(gram), wrong, scores, n)
-
-
-@dataclass(frozen=True)
-class _ColumnsArray:
-    """Array-like view of some columns for Dask: shape, type and rows on demand."""
-
-    columns: Rows
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    ndim: int = 2
-
-    def __getitem__(self, key: tuple[slice, Any]) -> np.ndarray:
-        rows, columns = key
-        start, stop, _ = rows.indices(self.shape[0])
-        return np.asarray(self.columns.read(start, stop)[:, columns])
-
-    def as_dask(self, rows: int) -> Any:
-        """Return a Dask array in chunks of ``rows`` rows."""
-        import dask.array as da
-
-        name = f"bigfs-{uuid.uuid4().hex}"
-        meta = np.empty((0, 0), self.dtype)
-        return da.from_array(self, chunks=(rows, self.shape[1]), name=name, meta=meta)
-
-
-def _block_products(bounds: tuple[int, int], columns: Rows) -> kernels.PartialGram:
-    return kernels.block_gram(columns.read(*bounds), None)
-
-
-def _block_range(bounds: tuple[int, int], columns: Rows) -> tuple[float, float]:
-    X = columns.read(*bounds)
-    return float(X.min()), float(X.max())
+    return _summarize(redundancy_of_products(gram), wrong, scores, len(y))
 
 
 def _wrong_of_block(
     bounds: tuple[int, int],
-    columns: Rows,
+    reader: BlockReader,
     labels: ArrayRef,
     others: tuple[tuple[int, int], ...],
-    frame: Frame,
+    center: np.ndarray,
+    scale: float,
 ) -> int:
     """Return how many rows of a block have a nearest other row of another class."""
-    y = labels.load()
-    queries = PreparedRows.of(columns.read(*bounds), frame)
-    n = bounds[1] - bounds[0]
-    nearest, squared = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
-    for first, last in others:
-        base = PreparedRows.of(columns.read(first, last), frame)
-        step = max(1, _PRODUCT_BYTES // (4 * (last - first)))
-        for begin in range(0, n, step):
-            end = min(begin + step, n)
-            own = begin if first == bounds[0] else None
-            candidates, distance = nearest_rows(queries.part(begin, end), base, own)
-            # Blocks come in order: a tie stays with the lower row.
-            closer = distance < squared[begin:end]
-            nearest[begin:end][closer] = candidates[closer] + first
-            squared[begin:end][closer] = distance[closer]
-    return int((y[nearest] != y[bounds[0] : bounds[1]]).sum())
+
+    def prepared(first: int, last: int) -> PreparedRows:
+        return PreparedRows.of(reader.read(first, last), center, scale)
+
+    parts = ((other[0], prepared(*other)) for other in others)
+    return count_wrong(prepared(*bounds), bounds[0], labels.load(), parts)
 
 
 def _summarize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from bigfs.core.cost import (
 )
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
-from bigfs.evaluate.protocols import MANY_FEATURES
+from bigfs.evaluate.protocols import MANY_FEATURES, Protocol
 from bigfs.evaluate.selection import (
     CORRELATED,
     N_DRAWS,
@@ -30,19 +33,20 @@ from bigfs.evaluate.selection import (
     compare_with_all,
     dense_columns,
     in_memory_bytes,
+    measure_selections,
 )
 from bigfs.graph.representation import principal_shape, principal_steps
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
     check_settings,
-    check_start,
     content_of_labels,
     stages_of_selection,
+    start_of,
 )
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.curves import selected_features
-from bigfs.stages.stage import Inputs, Stage
+from bigfs.stages.stage import Inputs, Stage, unplanned_stage
 from bigfs.store.csr import SparseSource, is_large
 from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
@@ -103,7 +107,7 @@ def check_labels(
     InputError
         If labels cannot be read or do not fit.
     """
-    check_start(config, n_samples, dropped)
+    start_of(config, n_samples, dropped)
     if config.evaluate is None or config.evaluate.labels is None:
         return None
     # Templates judge by the labels of their own data.
@@ -115,15 +119,34 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     """Return the stage that compares the selection, and all features, with known labels."""
     depends = {**settings.model_dump(), "random_state": config.random_state}
     depends |= content_of_labels(settings.labels)
-    number, seed, limit = config.n_features_to_select, config.random_state, config.memory_limit
-    m = number.at_most if isinstance(number, Auto) else number
-    return Stage(
-        "evaluation",
-        4,
-        depends,
-        lambda shape: Evaluation(shape, settings, m, seed, limit, config.method),
-        sparse=True,
-    )
+    choose = partial(Evaluation, config=config, settings=settings)
+    return Stage("evaluation", 4, depends, choose, sparse=True)
+
+
+def judging_stage(
+    blocks: RowBlocks,
+    selections: Sequence[np.ndarray],
+    y: np.ndarray | None,
+    protocol: Protocol | None,
+    memory_limit: int,
+) -> Stage:
+    """Return the stage of `measure_selections`, without the cost; equal selections have one key."""
+    columns = [None if len(s) == blocks.n_features else s for s in selections]
+    judged = [None if s is None else s.tolist() for s in columns]
+    settings: dict[str, Any] = {} if protocol is None else dict(vars(protocol))
+    if y is not None:
+        settings["classes"] = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
+    settings |= {
+        "selected": judged if len(judged) > 1 else judged[0],
+        "preprocess": blocks.transform.kind,
+        "rows": blocks.rows,
+    }
+
+    def measure(inputs: Inputs, out: Scratch) -> None:
+        figures = measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
+        out.describe(**figures)
+
+    return unplanned_stage("evaluation", 2, settings, measure, sparse=True)
 
 
 def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
@@ -132,13 +155,7 @@ def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
     source = blocks.source
     if not (raw and isinstance(source, SparseSource) and source.holds_counts()):
         return blocks
-    return RowBlocks.from_any(
-        source,
-        scratch=blocks.scratch,
-        transform="normalize_log1p",
-        rows=blocks.rows if blocks.sparse else None,
-        sparse=True,
-    )
+    return blocks.transformed("normalize_log1p")
 
 
 @dataclass(frozen=True)
@@ -146,16 +163,14 @@ class Evaluation:
     """k-means and nearest neighbors, in memory where rows fit a task and by blocks elsewhere."""
 
     shape: Shape
+    config: Config
     settings: EvaluateConfig
-    n_selected: int
-    random_state: int
-    memory_limit: int  # resident size promised for one worker process, in bytes
-    method: str
 
     def cost(self) -> StageCost:
         """Return the cost of judging the selected columns, and all of them."""
-        shape, settings = self.shape, self.settings
-        columns = dense_columns(shape, min(self.n_selected, shape.n_features))
+        shape, settings, number = self.shape, self.settings, self.config.n_features_to_select
+        n_selected = number.at_most if isinstance(number, Auto) else number
+        columns = dense_columns(shape, min(n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
         drawn = chance_columns(shape, columns.n_features)
         if drawn is not None:
@@ -173,7 +188,7 @@ class Evaluation:
                     continue
                 part = dense_columns(part, part.n_features)
             passes = int(part is shape)
-            if in_memory_bytes(part) <= task_budget(self.memory_limit):
+            if in_memory_bytes(part) <= task_budget(self.config.memory_limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
                 tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor
                 needed = in_memory_bytes(part) + _JUDGING_BYTES
@@ -220,12 +235,12 @@ class Evaluation:
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns, of all, and of random ones."""
-        selected = selected_features(inputs.finished)
+        config = self.config
         figures = compare_with_all(
-            judged_blocks(inputs.blocks, self.method),
-            selected,
-            **{**self.settings.model_dump(), "labels": self.settings.labels},
-            random_state=self.random_state,
-            memory_limit=self.memory_limit,
+            judged_blocks(inputs.blocks, config.method),
+            selected_features(inputs.finished),
+            self.settings,
+            random_state=config.random_state,
+            memory_limit=config.memory_limit,
         )
         out.describe(**figures)

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config, Methods
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.config.sections import Auto
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.uris import OBJECT
-from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import (
-    can_judge_all,
-    measure_draws,
-    measure_selection,
-    measure_unlabeled,
-    over_draws,
-)
-from bigfs.evaluate.stage import check_labels, judged_blocks, stages_of
+from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
+from bigfs.evaluate.stage import check_labels, judged_blocks, judging_stage, stages_of
 from bigfs.pipeline.data import (
     check_apart,
     check_outside,
@@ -50,11 +40,10 @@ from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
-from bigfs.stages.stage import Inputs, unplanned_stage
 from bigfs.store.labels import load_labels
 from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.scratch import Scratch, read_attributes
+from bigfs.store.scratch import read_attributes
 from bigfs.store.source import Source, open_matrix
 
 logger = logging.getLogger("bigfs")
@@ -247,20 +236,43 @@ def _run(
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
             check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
-        y = None
+        y = protocol = None
         if config.evaluate is not None:
-            labels, dropped = config.evaluate.labels, blocks.source.dropped
-            dims = blocks.source.row_dimensions
-            y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True, rows=dims)
+            y, protocol = classes_and_protocol(blocks, config.evaluate, config.random_state)
     warn_of_data(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
     judging = engine if judged is blocks else Engine(store, judged, key)
-    judge = _Judge(config, judging, judged, y)
+    settings = {}
+    if protocol is not None and config.evaluate is not None:
+        settings = {**config.evaluate.model_dump(), "n_clusters": protocol.n_clusters}
+        settings["preprocess"] = judged.transform.kind
+
+    def row_of(
+        selections: list[np.ndarray],
+        name: str,
+        method: str | None,
+        seconds: float = 0.0,
+        stability: Agreement | None = None,
+    ) -> Row:
+        """Return a row of the table: of one selection, or of several that were drawn."""
+        stage = judging_stage(judged, selections, y, protocol, config.memory_limit)
+        scores = read_attributes(judging.run([stage])["evaluation"])
+        return Row(
+            name,
+            method,
+            len(selections[0]),
+            selections[0],
+            scores,
+            seconds,
+            len(selections),
+            stability,
+        )
+
     everything: list[Row] = []
-    if judge.judges_all:
-        everything = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)]
+    if can_judge_all(judged, protocol):
+        everything = [row_of([np.arange(blocks.n_features)], ALL_FEATURES, None)]
     rows: list[Row] = []
     engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
     for fit in fits:
@@ -269,14 +281,7 @@ def _run(
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
         kind = fit.config.preprocess
         if kind not in engines:  # a method that is made for counts as they were measured
-            own = RowBlocks.from_any(
-                blocks.source,
-                scratch=blocks.scratch,
-                transform=kind,
-                rows=fit.config.blocks.rows,
-                sparse=True,
-            )
-            engines[kind] = Engine(store, own, key)
+            engines[kind] = Engine(store, blocks.transformed(kind), key)
         finished = engines[kind].run(stages_of(fit.config), planned)
         seconds = store.record_at(finished["result"])["seconds"]
         result = FeatureScores.open(finished["result"])
@@ -288,10 +293,7 @@ def _run(
             sizes = sorted({*fit.sizes, *(row.n_features for row in rows)} - {blocks.n_features})
             selections = {m: result.selections(m) for m in sizes}
         of_fit = [
-            replace(
-                judge.row(fit.name, fit.config.method, selection, seconds),
-                stability=_stability(finished, m),
-            )
+            row_of(selection, fit.name, fit.config.method, seconds, _stability(finished, m))
             for m, selection in selections.items()
         ]
         rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
@@ -302,7 +304,7 @@ def _run(
         blocks.n_samples,
         blocks.n_features,
         None if y is None else int(y.max()) + 1,
-        judge.settings,
+        settings,
         [*everything, *rows],
         dict(directory.manifest["stages"]),
     )
@@ -318,61 +320,6 @@ def _stability(finished: dict[str, Location], n_selected: int) -> Agreement | No
         return None
     details = FeatureScores.open(finished["stability"]).details
     return Stability.from_details(details).at(n_selected).stability
-
-
-class _Judge:
-    """Evaluates selections, equal ones once, and keeps what is finished."""
-
-    def __init__(
-        self, config: Comparison, engine: Engine, blocks: RowBlocks, y: np.ndarray | None
-    ) -> None:
-        self._config, self._engine, self._blocks, self._y = config, engine, blocks, y
-        chosen = config.evaluate
-        self._protocol, self.settings = None, {}
-        if chosen is None or y is None:
-            return
-        given = {**chosen.model_dump(), "n_clusters": chosen.n_clusters or int(y.max()) + 1}
-        self.settings = {**given, "preprocess": blocks.transform.kind}
-        del given["labels"]
-        self._protocol = Protocol(**given, random_state=config.random_state)
-        self._classes = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
-
-    @property
-    def judges_all(self) -> bool:
-        """True if all features can be judged, not only selections."""
-        return can_judge_all(self._blocks, self._protocol or Protocol(2))
-
-    def row(
-        self, name: str, method: str | None, selections: list[np.ndarray], seconds: float
-    ) -> Row:
-        """Return a row of the table: of one selection, or of several that were drawn."""
-        blocks, selected = self._blocks, selections[0]
-        drawn = len(selections) > 1
-        columns = [None if len(s) == blocks.n_features else s for s in selections]
-        judged = [None if s is None else s.tolist() for s in columns]
-        protocol, y = self._protocol, self._y
-        known = {} if protocol is None else {**vars(protocol), "classes": self._classes}
-        settings = {
-            **known,
-            "selected": judged if drawn else judged[0],
-            "preprocess": blocks.transform.kind,
-            "rows": blocks.rows,
-        }
-
-        def measure(inputs: Inputs, out: Scratch) -> None:
-            blocks, limit = inputs.blocks, self._config.memory_limit
-            if protocol is None or y is None:
-                judge = partial(measure_unlabeled, blocks, memory_limit=limit)
-                figures = over_draws(columns, lambda s, _: judge(s)) if drawn else judge(columns[0])
-            elif drawn:
-                figures = measure_draws(blocks, y, columns, protocol, limit)
-            else:
-                figures = measure_selection(blocks, y, columns[0], protocol, limit)
-            out.describe(**figures)
-
-        stage = unplanned_stage("evaluation", 2, settings, measure, sparse=True)
-        scores = read_attributes(self._engine.run([stage])["evaluation"])
-        return Row(name, method, len(selected), selected, scores, seconds, len(selections))
 
 
 def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]:

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 from bigfs.blocks import RowBlocks
+from bigfs.config import validated
+from bigfs.config.sections import EvaluateConfig
 from bigfs.core.errors import BigfsError, InputError
 from bigfs.core.files import parse_json
 from bigfs.evaluate.selection import compare_with_all
@@ -132,6 +134,8 @@ def evaluate_result(
     """
     result = open_result(path)
     config = make_config(**result.settings)
+    given = {"labels": labels, "n_repetitions": n_repetitions, "n_init": n_init, "init": init}
+    settings = validated(EvaluateConfig, given, "evaluate", nested=False)
     with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
         blocks = RowBlocks.from_any(
             open_run_data(result.path),
@@ -143,10 +147,7 @@ def evaluate_result(
         figures = compare_with_all(
             judged_blocks(blocks, config.method),
             result.selected,
-            labels,
-            n_repetitions=n_repetitions,
-            n_init=n_init,
-            init=init,
+            settings,
             random_state=config.random_state,
             memory_limit=config.memory_limit,
         )

@@ -227,12 +227,11 @@ def _chips(result: Result, order: np.ndarray) -> list[dict[str, Any]]:
 def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     n_selected = len(result.selected)
     tiles = []
-    explained, mean = sample.explained, ", on average"
-    if result.curves is not None:
-        explained, mean = (
-            _every_m(result.curves.sizes, result.curves.values["explained_variance"]),
-            "",
-        )
+    if result.curves is None:
+        explained, mean = sample.explained, ", on average"
+    else:
+        values = result.curves.values["explained_variance"]
+        explained, mean = _every_m(result.curves.sizes, values), ""
     if n_selected > len(explained):
         share, first = float(explained[-1]), len(explained)
         text = f"of the features' variance explained by the first {first}{mean}"

@@ -19,7 +19,7 @@ from bigfs.core.paths import is_there
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.results.export import creating
 from bigfs.results.result import Result
-from bigfs.stages.curves import selected_features
+from bigfs.stages.curves import columns_of_var, selected_features
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs, Stage, unplanned_stage
 from bigfs.store.fingerprint import changed
@@ -110,19 +110,6 @@ def check_annotatable(uri: str) -> Path:
             "columns of var. Export the selected columns instead."
         )
     return source
-
-
-def columns_of_var(
-    ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return rank (1 is the best), score and selection of every feature by their column's names."""
-    order = np.empty(len(ranking), dtype=np.int64)
-    order[ranking] = np.arange(1, len(ranking) + 1)
-    return {
-        "bigfs_rank": order,
-        "bigfs_score": np.asarray(scores, dtype=np.float64),
-        "bigfs_selected": np.isin(np.arange(len(ranking)), selected),
-    }
 
 
 def copy_annotated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,8 @@ class Sample:
         Centered columns of variance one, or of zeros where they are constant.
     mean : ndarray of shape (n_features,), float64
         Of the values as they are.
-    explained : ndarray of shape (n_curve,), float64
-        Share of the variance of the features, in the mean over all that vary, that linear
-        regressions on the first 1, 2, ... features of the ranking explain.
+    order : list of int
+        The first features of the ranking.
     correlation : ndarray of shape (n_shown, n_shown), float64
         Of the selected features, best first.
     points : ndarray of shape (n_rows, 2), float64
@@ -50,13 +50,21 @@ class Sample:
     rows: np.ndarray
     X: np.ndarray
     mean: np.ndarray
-    explained: np.ndarray
+    order: list[int]
     correlation: np.ndarray
     points: np.ndarray
     groups: np.ndarray
     axes: str
     group_name: str
     features_axis: str = ""  # of data with named dimensions: that of the features, and its unit
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """Share of the features' variance that regressions on the first 1, 2, ... of them explain.
+
+        In the mean over all features that vary. Only results without curves show it.
+        """
+        return explained_shares(self.X, self.order)
 
 
 def sample_of_result(result: Result) -> Sample:
@@ -133,7 +141,7 @@ def _sample(
         np.concatenate([np.arange(*bounds) for bounds in ranges]),
         X,
         mean,
-        explained_shares(X, order),
+        order,
         shown.T @ shown / len(X),
         points,
         groups,

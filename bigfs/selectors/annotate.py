@@ -12,6 +12,7 @@ from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.selectors.base import BaseSelector
 from bigfs.selectors.registry import METHODS
+from bigfs.stages.curves import columns_of_var
 from bigfs.store.source import open_matrix
 
 
@@ -87,9 +88,9 @@ def select(
     selector._annotated = adata
     selector.fit(source)
     target = adata.copy() if copy else adata
-    target.var[f"{key_added}_rank"] = np.argsort(selector.ranking_) + 1
-    target.var[f"{key_added}_score"] = selector.scores_
-    target.var[f"{key_added}_selected"] = selector.get_support()
+    columns = columns_of_var(selector.ranking_, selector.scores_, selector.selected, key_added)
+    for name, values in columns.items():
+        target.var[name] = values
     settings = {**selector.get_params(deep=False), "layer": layer}
     target.uns[key_added] = {"method": method, "parameters": json.dumps(settings, default=_shown)}
     return target if copy else None

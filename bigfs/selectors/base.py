@@ -122,7 +122,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     n_features_to_select: NumberOfFeatures
     preprocess: str
-    _details: tuple[str, ...] = ()  # what the last fit has stored beside scores and ranking
     _annotated: Any = None  # the AnnData, where X is an opened matrix of one
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -180,7 +179,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def _fit(self, X: Any) -> BaseSelector:
         """Score and rank the features."""
         name = type(self).__name__
-        selection, missing = self._selection(X), self._missing()
+        selection, given = self._selection(X), {"missing": self._policy()}
+        missing = validated(MissingConfig, given, name, nested=False).missing
         scratch = Scratch()
         source = open_matrix(self._checked(X))
         selection = resolved(selection, source, X if self._annotated is None else self._annotated)
@@ -204,11 +204,12 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         store = TemporaryStages(scratch.child("stages"))
         finished = Engine(store, blocks, memory_limit=selection.memory_limit).run(stages)
         result = FeatureScores.open(finished["result"])
+        for attribute in [a for a in vars(self) if a.endswith("_") and not a.endswith("_in_")]:
+            delattr(self, attribute)  # of an earlier fit
         self.scores_ = result.scores
         self.ranking_ = result.ranking
         self._supports = result.supports
         self.n_features_to_select_ = selection.n_features_to_select
-        self.__dict__.pop("curves_", None)  # of an earlier fit
         if "curves" in finished:
             self.curves_ = Curves.open(finished["curves"])
             self.n_features_to_select_ = len(self.curves_.order)
@@ -216,7 +217,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         dropped = list(blocks.source.dropped)
-        self.__dict__.pop("row_mask_", None)  # of an earlier fit
         if dropped or missing == "drop_rows":
             # Results with a row for every sample are of the rows that are left.
             self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
@@ -227,11 +227,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
         return self
-
-    def _missing(self) -> str:
-        """Return the policy for NaN, checked by the model of pipelines."""
-        given = {"missing": self._policy()}
-        return validated(MissingConfig, given, type(self).__name__, nested=False).missing
 
     def _policy(self) -> Any:
         """Return the parameter that says what becomes of NaN, as it is."""
@@ -259,9 +254,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         What has a row for every sample is read when asked, where the data are not in memory: a
         ``scratch`` is given then.
         """
-        for name in self._details:
-            self.__dict__.pop(f"{name}_", None)  # of an earlier fit
-        self._details = tuple(details)
         for name, value in details.items():
             if isinstance(value, ArrayRef):
                 value = value.load() if scratch is None else value.open(scratch)
@@ -297,26 +289,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             if name != "n_features_to_select" or chosen_later:
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
-
-    def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
-        """Open rows to predict, checked and preprocessed as those of `fit` were; one row twice."""
-        if not is_stored(X):
-            X = plain(X)
-            X = validate_data(
-                self,
-                X,
-                accept_sparse=("csr", "csc"),
-                dtype="numeric",
-                ensure_all_finite=False,  # the blocks are checked, and name the place
-                reset=False,
-            )
-            X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
-        blocks = RowBlocks.from_any(X, scratch=scratch)
-        self._check_shape((blocks.n_samples, blocks.n_features))
-        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
-        columns = None if self._columns is None else scratch.put("columns", self._columns)
-        blocks.transform = Transform(self.preprocess_, columns)
-        return blocks
 
     def _given_labels(self, X: Any, name: str, value: Any) -> Any:
         """Return labels, or another start, as numbers or texts; a name, or None, as it is."""
@@ -545,14 +517,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         if not is_stored(X):
             X = plain(X)
             refuse_texts(X)
-            checked = validate_data(
-                self,
-                X,
-                accept_sparse=("csr", "csc"),
-                dtype="numeric",
-                ensure_all_finite=False,  # the blocks are checked, and name the place
-                ensure_min_samples=2,
-            )
+            checked = self._validated(X, ensure_min_samples=2)
             names = getattr(self, "feature_names_in_", None)
             if names is None or not isinstance(checked, np.ndarray):
                 return checked
@@ -566,6 +531,17 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return source
+
+    def _validated(self, X: Any, **options: Any) -> Any:
+        """Apply scikit-learn's checks of data in memory."""
+        return validate_data(
+            self,
+            X,
+            accept_sparse=("csr", "csc"),
+            dtype="numeric",
+            ensure_all_finite=False,  # the blocks are checked, and name the place
+            **options,
+        )
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that sparse input is taken and y is not needed."""
@@ -596,8 +572,15 @@ class LabelingSelector(BaseSelector):
         labels : ndarray (zarr array where X is stored) of shape (n_samples,), int32
         """
         check_is_fitted(self, "ranking_")
-        scratch = Scratch()
-        blocks = self._prepared(X, scratch)
+        scratch, rows = Scratch(), X
+        if not is_stored(X):
+            rows = self._validated(plain(X), reset=False)
+            rows = rows[[0, 0]] if rows.shape[0] == 1 else rows  # opened data have two at least
+        blocks = RowBlocks.from_any(rows, scratch=scratch)
+        self._check_shape((blocks.n_samples, blocks.n_features))
+        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
+        columns = None if self._columns is None else scratch.put("columns", self._columns)
+        blocks.transform = Transform(self.preprocess_, columns)
         labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         self._write_labels(blocks, labels)
         blocks.check_unchanged()

@@ -10,8 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from bigfs.config import Comparison, Config, Methods, Selection, read_settings, validated
 from bigfs.config.comparison import with_pipeline
 from bigfs.config.selection import with_methods
@@ -21,28 +19,20 @@ from bigfs.selectors.registry import METHODS
 
 def pipeline_model() -> type[Config]:
     """Return the model of a pipeline with all registered methods."""
-    return _pipeline_model(tuple(METHODS))
+    return _with_methods(Config, tuple(METHODS))
 
 
 def selection_model() -> type[Selection]:
     """Return the model of what an estimator is told, with all registered methods."""
-    return _selection_model(tuple(METHODS))
+    return _with_methods(Selection, tuple(METHODS))
 
 
 # Models are made once for each set of registered methods.
-@lru_cache(maxsize=4)
-def _pipeline_model(names: tuple[str, ...]) -> type[Config]:
-    return with_methods(Config, METHODS)
-
-
-@lru_cache(maxsize=4)
-def _selection_model(names: tuple[str, ...]) -> type[Selection]:
-    return with_methods(Selection, METHODS)
-
-
 @lru_cache(maxsize=8)
-def _with_pipeline(model: type[Methods], names: tuple[str, ...]) -> type[Methods]:
-    return with_pipeline(model, pipeline_model())
+def _with_methods(model: Any, names: tuple[str, ...]) -> Any:
+    if issubclass(model, Methods):
+        return with_pipeline(model, pipeline_model())
+    return with_methods(model, METHODS)
 
 
 def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = ()) -> Config:
@@ -105,7 +95,7 @@ def load_comparison(
     if labels is not None:
         settings["evaluate"] = {**dict(settings.get("evaluate") or {}), "labels": labels}
     model = paper_tables().PaperTable if "protocol" in settings else Comparison
-    return validated(_with_pipeline(model, tuple(METHODS)), settings, _name(source))
+    return validated(_with_methods(model, tuple(METHODS)), settings, _name(source))
 
 
 def paper_tables() -> Any:
@@ -143,13 +133,10 @@ def _call(command: str, source: Any) -> str:
 
 def json_schema(kind: str = "run") -> dict[str, Any]:
     """Return the JSON schema of a YAML file: of ``run`` or ``compare``."""
-    models: dict[str, type[BaseModel]] = {
-        "run": pipeline_model(),
-        "compare": Comparison,
-    }
+    model: Any = {"run": pipeline_model(), "compare": Comparison}[kind]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **models[kind].model_json_schema(),
+        **model.model_json_schema(),
         "title": f"bigfs {kind}",
     }
 

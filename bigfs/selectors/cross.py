@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import cross_bytes, csr_cross
-from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
+from bigfs.blocks.kernels import as_dense, column_means, tile_rows
 from bigfs.core.cost import Shape
 from bigfs.store.scratch import ArrayRef
+
+# Columns of a thin dense array that are multiplied with CSR rows at a time.
+GROUP = 128
 
 
 @dataclass
@@ -29,8 +32,12 @@ class Cross:
 
 
 def side_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes that products of a CSR block with some columns need beside it."""
-    return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
+    """Return the bytes that `sparse_cross` needs beside a CSR block and its result."""
+    if shape.n_entries is None:
+        return 0
+    group = min(GROUP, n_columns)
+    thin = 8 * (shape.rows * (n_columns + group) + 2 * shape.n_features * group)
+    return kernel_bytes(shape) + thin
 
 
 def cross_pass(
@@ -86,11 +93,21 @@ def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
 
 
 def sparse_cross(X: Any, side: Any) -> Cross:
-    """Return the products of a CSR block with some of its columns, or with dense ones."""
-    side = side.toarray() if hasattr(side, "indptr") else side
-    side = side.astype(np.float64)
-    mean = column_means(side)
-    moments, cross = csr_cross(X, side, mean)
+    """Return the products of a CSR block with some of its columns, or with dense ones.
+
+    They are exactly zero for features that are constant in these rows.
+    """
+    side = as_dense(side).astype(np.float64)
+    mean, moments = column_means(side), csr_moments(X)
+    side -= mean
+    transposed = X.astype(np.float64).T
+    cross = np.empty((X.shape[1], side.shape[1]), order="F")
+    for begin in range(0, side.shape[1], GROUP):
+        part = np.ascontiguousarray(side[:, begin : begin + GROUP])
+        products = transposed @ part
+        products -= np.multiply.outer(moments.mean, part.sum(axis=0))
+        cross[:, begin : begin + GROUP] = products
+    cross[moments.constant] = 0.0
     return Cross(moments.count, moments.mean, mean, cross, moments.squares)
 
 

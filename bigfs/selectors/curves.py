@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import GROUP
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import as_dense, tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
@@ -28,7 +27,14 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
 from bigfs.runtime.progress import track
-from bigfs.selectors.cross import Cross, dense_cross, merge_cross, side_bytes, sparse_cross
+from bigfs.selectors.cross import (
+    GROUP,
+    Cross,
+    dense_cross,
+    merge_cross,
+    side_bytes,
+    sparse_cross,
+)
 from bigfs.selectors.number import (
     choose_number,
     is_by_fits,
@@ -152,18 +158,14 @@ class OnePass:
         needed = block + _parts(shape) * products + 2 * rows
         client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
         rate = product_seconds if shape.n_entries is None else loop_seconds
+        path_seconds = product_seconds(d, self.largest, self.largest)
         products_seconds = rate(shape.n_values, self.largest)
         return StageCost(
             (
                 replace(pass_over(shape, what, seconds=products_seconds), task_bytes=needed),
-                Step(f"curves from the {what}", client, by_client=True, seconds=self._path_seconds),
+                Step(f"curves from the {what}", client, by_client=True, seconds=path_seconds),
             ),
         )
-
-    @property
-    def _path_seconds(self) -> float:
-        """An estimate for the path of the leading features."""
-        return product_seconds(self.shape.n_features, self.largest, self.largest)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the curves, and the selection."""
@@ -430,12 +432,12 @@ def _kernel(
     if hasattr(X, "indptr"):
         total = sparse_cross(X, X[:, leading])
         if rows is not None:
-            total = _below(total, rows, _dense(X[:, leading]))
+            total = _below(total, rows, as_dense(X[:, leading]))
     else:
         total = dense_cross([X] if rows is None else [X, rows], leading)
     chosen = sample_rows(*sample)
     inside = chosen[(chosen >= first_row) & (chosen < first_row + n)] - first_row
-    return total, [_dense(X[inside])]
+    return total, [as_dense(X[inside])]
 
 
 def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
@@ -449,12 +451,6 @@ def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
         np.asfortranarray(np.vstack([total.cross, of_rows.cross[:k]])),
         np.concatenate([total.squares, of_rows.squares[:k]]),
     )
-
-
-def _dense(rows: Any) -> np.ndarray:
-    """Return some rows of a block, dense ones as they are."""
-    dense: np.ndarray = rows.toarray() if hasattr(rows, "indptr") else rows
-    return dense
 
 
 def _merge(

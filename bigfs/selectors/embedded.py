@@ -9,15 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, nearest_centers
+from bigfs.blocks.kmeans import MAX_ITER, SAMPLE_ROWS, cluster_rows, nearest_centers
 from bigfs.core.cost import Step
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
-
-# Most iterations of k-means: on the sample, and on all rows.
-MAX_ITER = 100
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,9 @@ def view_centers(
     centers : list of ndarray of shape (n_centers, width)
         ``n_centers`` is less than ``n_clusters`` where too few rows differ.
     """
-    n = embedding.shape[0]
-    chosen = np.arange(n)
-    if n > SAMPLE_ROWS:
-        generator = rng(random_state, f"{label.split()[0]} sample")
-        chosen = np.sort(generator.choice(n, SAMPLE_ROWS, replace=False))
-    sample = scratch.put("chosen", chosen)
+    n, generator = embedding.shape[0], rng(random_state, f"{label.split()[0]} sample")
+    chosen = generator.choice(n, min(n, SAMPLE_ROWS), replace=False)
+    sample = scratch.put("chosen", np.sort(chosen))
     shared = embedding, sample, n_clusters, random_state
     return run_tasks(_centers_task, views, *shared, label=label, unit="samples")
 

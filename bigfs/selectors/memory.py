@@ -7,33 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from bigfs.runtime.scope import active_client
-
-
-class Sized(Protocol):
-    """An object that knows its size in bytes."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-
-
-Kept = TypeVar("Kept", bound=Sized)
 
 
 class WorkerMemory:
     """Arrays kept under a byte budget, those of one run at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._loading: dict[Hashable, threading.Lock] = {}
         self._kept: dict[Hashable, Any] = {}
         self._run: str | None = None
         self._used = 0
 
-    def get(self, run: str, key: Hashable, load: Callable[[], Kept], budget: int) -> Kept:
+    def get(self, run: str, key: Hashable, load: Callable[[], Any], budget: int) -> Any:
         """Return the array of a key, loaded once if it fits the budget; do not write into it.
 
         Parameters
@@ -42,16 +31,14 @@ class WorkerMemory:
             Name of the run; what another one left is dropped.
         key : hashable
         load : callable
-            Reads the array.
+            Reads the array, or another object that knows its size in ``nbytes``.
         budget : int
             Bytes this process may keep for the run.
         """
         with self._lock:
             if self._run != run:
-                self._clear()
+                self.clear(self._run)
                 self._run = run
-            if key in self._kept:
-                return self._kept[key]
             mine = self._loading.setdefault(key, threading.Lock())
         with mine:
             with self._lock:
@@ -62,7 +49,6 @@ class WorkerMemory:
                 if self._run == run and self._used + values.nbytes <= budget:
                     self._kept[key] = values
                     self._used += values.nbytes
-                self._loading.pop(key, None)
         return values
 
     def drop(self, run: str, stem: str, besides: Hashable) -> None:
@@ -74,16 +60,13 @@ class WorkerMemory:
                 if key != besides:
                     self._used -= self._kept.pop(key).nbytes
 
-    def clear(self, run: str) -> None:
+    def clear(self, run: str | None) -> None:
         """Forget all arrays of a run."""
         with self._lock:
             if self._run == run:
-                self._clear()
-
-    def _clear(self) -> None:
-        self._kept.clear()
-        self._loading.clear()
-        self._run, self._used = None, 0
+                self._kept.clear()
+                self._loading.clear()
+                self._run, self._used = None, 0
 
 
 memory = WorkerMemory()

@@ -72,18 +72,20 @@ class Bound:
     less: int = 0
     least: int = 1
 
-    def largest(self, sizes: Mapping[str, int | None]) -> int | None:
-        """Return the largest value; None where the size is not known."""
-        size = sizes[self.size]
-        return None if size is None else size - self.less
+    def exceeded(self, parameters: Section, sizes: Mapping[str, int | None]) -> int | None:
+        """Return the largest value if the parameter is above it; None elsewhere."""
+        value, size = getattr(parameters, self.parameter), sizes[self.size]
+        if not isinstance(value, int) or size is None or value <= size - self.less:
+            return None
+        return size - self.less
 
     def check(self, owner: str, parameters: Section, sizes: Mapping[str, int | None]) -> None:
         """Raise InputError if the parameter is too large for the data.
 
         A default is lowered instead, where that leaves something of it.
         """
-        value, largest = getattr(parameters, self.parameter), self.largest(sizes)
-        if not isinstance(value, int) or largest is None or value <= largest:
+        value, largest = getattr(parameters, self.parameter), self.exceeded(parameters, sizes)
+        if largest is None:
             return
         if value == type(parameters).model_fields[self.parameter].default and largest >= self.least:
             return
@@ -225,9 +227,6 @@ class Method:
 
     def _part(self, name: str) -> Any:
         """Return a module of the method's package; of a single file that file."""
-        package = importlib.import_module(self.module)
-        return importlib.import_module(f"{self.module}.{name}") if _is_package(package) else package
-
-
-def _is_package(module: Any) -> bool:
-    return hasattr(module, "__path__")
+        module = importlib.import_module(self.module)
+        is_package = hasattr(module, "__path__")
+        return importlib.import_module(f"{self.module}.{name}") if is_package else module

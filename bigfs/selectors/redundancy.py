@@ -16,13 +16,19 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import PartialGram, block_gram, complete_gram, merge_gram
+from bigfs.blocks.kernels import (
+    PartialGram,
+    as_dense,
+    block_gram,
+    complete_gram,
+    correlations_of,
+    merge_gram,
+)
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.stages.scores import FeatureScores, falling
 from bigfs.store.columns import Roles, as_number
@@ -79,7 +85,8 @@ class Redundancy:
         first = np.isin(ranking, result.support(m))
         waiting = np.concatenate([ranking[first], ranking[~first]]).tolist()
         kept: list[int] = []
-        axis = _axis(blocks) if self.least_gap else np.arange(len(ranking), dtype=np.float64)
+        numbers = numbers_of(blocks.source) if self.least_gap else range(len(ranking))
+        axis = np.array(numbers, dtype=np.float64)
         while len(kept) < m and waiting:
             n_new = self.at_once - len(kept)
             group, waiting = [*kept, *waiting[:n_new]], waiting[n_new:]
@@ -150,11 +157,6 @@ def with_included(result: FeatureScores, features: list[int]) -> FeatureScores:
     return replace(result, scores=scores, ranking=ranking, supports=None)
 
 
-def _axis(blocks: RowBlocks) -> np.ndarray:
-    """Return the numbers that the names of the features are."""
-    return np.array(numbers_of(blocks.source))
-
-
 def numbers_of(source: Source) -> list[float]:
     """Return the numbers that the names of the features are, such as wavelengths.
 
@@ -173,6 +175,17 @@ def numbers_of(source: Source) -> list[float]:
     return [number for name in names if (number := as_number(name)) is not None]
 
 
+def passed_over(
+    result: FeatureScores, blocks: RowBlocks, selection: Selection, redundancy: Redundancy | None
+) -> FeatureScores:
+    """Return a result that begins with the features to include, and passes over redundant ones."""
+    taken = included(blocks.source, selection.include)
+    result = with_included(result, taken)
+    if redundancy is None:
+        return result
+    return with_included(redundancy.applied(result, blocks), taken)
+
+
 def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost:
     """Return the cost of a stage that passes over features at its end, if it does."""
     return cost if redundancy is None else replace(cost, steps=(*cost.steps, redundancy.step()))
@@ -182,19 +195,14 @@ def _correlations(blocks: RowBlocks, features: Sequence[int]) -> np.ndarray:
     """Return the absolute correlations of some columns in one pass; 0 for constant ones."""
     columns = np.array(features, dtype=np.int64)
     total = blocks.reduce(_products, merge_gram, columns, label="redundancy")
-    with single_thread():
-        products = complete_gram(total, len(columns)).gram
-    spread = np.sqrt(products.diagonal())
-    inverse = np.divide(1.0, spread, out=np.zeros(len(spread)), where=spread > 0)
-    return np.abs(products * inverse * inverse[:, None])
+    return correlations_of(complete_gram(total, len(columns)).gram)
 
 
 def _products(X: Any, first_row: int, columns: np.ndarray) -> PartialGram:
     """Return the centered products of some columns of a block, dense or CSR, piece by piece."""
     step, parts = max(1, _PIECE // len(columns)), []
     for begin in range(0, X.shape[0], step):
-        rows = X[begin : begin + step][:, columns]
-        rows = rows.toarray() if hasattr(rows, "toarray") else rows
+        rows = as_dense(X[begin : begin + step][:, columns])
         parts.append(block_gram(np.ascontiguousarray(rows), None))
         if len(parts) == 2:
             parts = [merge_gram(*parts)]

@@ -11,14 +11,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import plus_plus
-from bigfs.blocks.rowblocks import moments_step
-from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.blocks.rowblocks import gather_rows, gather_steps, moments_step
 from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import task_budget
@@ -56,8 +55,6 @@ LOADS = ("bigfs.blocks.lloyd",)
 # Centers and labels of the candidates that are tried at a time.
 _BATCH_BYTES = 32 * MIB
 
-S = TypeVar("S", bound="SearchState")
-
 
 def batch_size(n_rows: int, n_features: int, n_clusters: int) -> int:
     """Return how many candidates are clustered at a time."""
@@ -72,7 +69,7 @@ class SearchState(ABC):
 
     @classmethod
     @abstractmethod
-    def begin(cls: type[S], rows: SearchedRows, centers: np.ndarray, parameters: Any) -> S:
+    def begin(cls, rows: SearchedRows, centers: np.ndarray, parameters: Any) -> Self:
         """Return the first solution, clustered from centers in all usable features."""
 
     @property
@@ -234,7 +231,7 @@ class SampledSearch(Strategy):
         stored: Any = None
         if given is None:
             restarts = list(range(self.parameters.n_init))
-            values = run_tasks(_restart_task, restarts, *shared, label="searches", unit="searches")
+            values = run_tasks(_search_task, restarts, *shared, label="searches", unit="searches")
             stored = load_state(_place(place, int(np.argmax(np.round(values, DIGITS)))))
             if stored is not None and START_ROWS < n_rows:
                 given = stored["rule"]["means"] + stored["rule"]["origin"]
@@ -261,32 +258,8 @@ def _place(folder: Location, restart: int | None) -> Location:
     return folder / ("search.npz" if restart is None else f"restart-{restart}.npz")
 
 
-def _restart_task(
-    restart: int,
-    sample: ArrayRef,
-    kind: type[SearchState],
-    parameters: Any,
-    n_clusters: int,
-    random_state: int,
-    folder: str,
-) -> float:
-    """Search from one draw of k-means++ and save the solution; return its evidence.
-
-    Fewer distinct rows than clusters are a cluster each.
-    """
-    n_rows = sample.shape[0]
-    X = sample.take(_drawn(n_rows, min(START_ROWS, n_rows), random_state))
-    rows = SearchedRows.of(X)
-    chosen = plus_plus(
-        X[:, rows.usable], n_clusters, rng(random_state, f"{kind.name} restart", restart)
-    )
-    centers = X[chosen] - rows.origin
-    del X
-    return _searched(rows, centers, kind, parameters, _place(as_location(folder), restart))
-
-
 def _search_task(
-    start: ArrayRef,
+    start: int | ArrayRef,
     sample: ArrayRef,
     kind: type[SearchState],
     parameters: Any,
@@ -294,7 +267,19 @@ def _search_task(
     random_state: int,
     folder: str,
 ) -> float:
-    """Search from given centroids or labels and save the solution; return its evidence."""
+    """Search and save the solution; return its evidence.
+
+    The start is the number of a draw of k-means++, for which fewer distinct rows than clusters are
+    a cluster each, or given centroids or labels.
+    """
+    if isinstance(start, int):
+        n_rows = sample.shape[0]
+        X = sample.take(_drawn(n_rows, min(START_ROWS, n_rows), random_state))
+        rows = SearchedRows.of(X)
+        generator = rng(random_state, f"{kind.name} restart", start)
+        centers = X[plus_plus(X[:, rows.usable], n_clusters, generator)] - rows.origin
+        del X
+        return _searched(rows, centers, kind, parameters, _place(as_location(folder), start))
     rows, given = SearchedRows.of(sample.load()), start.load()
     if given.ndim == 1:
         marks = given[rows.order] == np.arange(n_clusters)[:, None]

@@ -26,7 +26,7 @@ from bigfs.selectors.redundancy import (
     Redundancy,
     included,
     numbers_of,
-    with_included,
+    passed_over,
     with_redundancy,
 )
 from bigfs.selectors.registry import METHODS
@@ -148,8 +148,9 @@ def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, 
     sizes = {"n_samples": shape.n_samples, "n_features": shape.n_features}
     changes, notes = {}, []
     for bound in METHODS[selection.method].bounds:
-        value, largest = getattr(selection.parameters, bound.parameter), bound.largest(sizes)
-        if isinstance(value, int) and largest is not None and value > largest:
+        value = getattr(selection.parameters, bound.parameter)
+        largest = bound.exceeded(selection.parameters, sizes)
+        if largest is not None:
             changes[bound.parameter] = largest
             notes.append(
                 f"{bound.parameter} is {largest}, not {value} as by default: X has "
@@ -201,37 +202,25 @@ class Scoring:
             logger.warning(note)
         notes = [*data_notes(blocks, selection.method), *self.notes]
         notes += preparation_notes(selection)
-        taken = included(blocks.source, selection.include)
-        result = with_included(self.strategy.run(inputs, out), taken)
-        if self.redundancy is not None:
-            result = with_included(self.redundancy.applied(result, blocks), taken)
+        result = passed_over(self.strategy.run(inputs, out), blocks, selection, self.redundancy)
         warnings = [*result.notes]
         if not result.scores.any():
             warnings.append(
                 "All scores are 0: no feature varies, or the method does not distinguish them. The "
                 "ranking is the order of the columns."
             )
+        source, n_selected = blocks.source, selection.n_features_to_select
+        if self.chosen_later and isinstance(source, SparseSource) and source.holds_counts():
+            warnings.append(
+                "n_features_to_select: auto looks for where features explain each other, which for "
+                "counts of cells is too early: types of cells need more genes than that. Set it to "
+                "the number that your field keeps, such as 2000."
+            )
         for note in warnings:
             logger.warning(note)
         notes += warnings
-        n_selected = selection.n_features_to_select
-        if self.chosen_later and isinstance(blocks.source, SparseSource):
-            notes += _notes_on_auto(blocks.source)
         largest = n_selected if self.chosen_later else None
         store_result(result, out, selection.method, n_selected, blocks, notes, largest)
-
-
-def _notes_on_auto(source: SparseSource) -> list[str]:
-    """Return a sentence that says not to choose a number of genes by a curve; warn of it."""
-    if not source.holds_counts():
-        return []
-    note = (
-        "n_features_to_select: auto looks for where features explain each other, which for counts "
-        "of cells is too early: types of cells need more genes than that. Set it to the number "
-        "that your field keeps, such as 2000."
-    )
-    logger.warning(note)
-    return [note]
 
 
 def store_result(
@@ -363,8 +352,10 @@ def labels_of_start(selection: Selection) -> str | LabelValues | None:
     return init
 
 
-def check_start(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> None:
-    """Raise InputError if labels to start from cannot be read or do not fit.
+def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
+    """Return the labels of a method that were read, an array as given, or the name of a start.
+
+    Of labels or an array for all rows, those of dropped rows are left out.
 
     Parameters
     ----------
@@ -373,23 +364,17 @@ def check_start(selection: Selection, n_samples: int | None, dropped: Sequence[i
         How many labels there must be. None where it is not known yet.
     dropped : sequence of int, default=()
         Rows that the data were read without: labels may also be those of all rows.
+
+    Raises
+    ------
+    InputError
+        If labels cannot be read or do not fit.
     """
     labels = labels_of_start(selection)
-    if labels is not None:
-        load_labels(labels, n_samples, dropped)
-
-
-def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
-    """Return the labels of a method that were read, an array as given, or the name of a start.
-
-    Of labels or an array for all rows, those of dropped rows are left out.
-    """
-    labels = labels_of_start(selection)
-    own = METHODS[selection.method].labels
-    given = getattr(selection.parameters, own)
     if labels is not None:
         return load_labels(labels, n_samples, dropped)
-    if n_samples is None or not len(dropped) or isinstance(given, str):
+    given = getattr(selection.parameters, METHODS[selection.method].labels, None)
+    if n_samples is None or not len(dropped) or given is None or isinstance(given, str):
         return given
     of_all_rows = len(given) == n_samples + len(dropped)
     return np.delete(given, dropped, axis=0) if of_all_rows else given

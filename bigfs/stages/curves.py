@@ -132,6 +132,17 @@ def selected_features(finished: dict[str, Location]) -> np.ndarray:
     return ArrayRef.at(deciding / "selected").load()
 
 
+def columns_of_var(
+    ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray, key: str = "bigfs"
+) -> dict[str, np.ndarray]:
+    """Return rank (1 is the best), score and selection of every feature by their column's names."""
+    return {
+        f"{key}_rank": np.argsort(ranking) + 1,
+        f"{key}_score": np.asarray(scores, dtype=np.float64),
+        f"{key}_selected": np.isin(np.arange(len(ranking)), selected),
+    }
+
+
 def feature_columns(
     ranking: np.ndarray,
     scores: np.ndarray,

@@ -32,7 +32,7 @@ from bigfs.core.errors import BigfsError
 from bigfs.core.seeds import rng
 from bigfs.core.threads import single_thread
 from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import measure_draws, measure_selection
+from bigfs.evaluate.selection import measure_selections
 from bigfs.pipeline.table import BETTER, NEITHER, WORSE, RankSummary, Row
 from bigfs.selectors.registry import METHODS
 
@@ -95,9 +95,7 @@ def judge(X: np.ndarray, y: np.ndarray, selections: list[Any], repetitions: int)
     blocks = RowBlocks.from_any(X)
     kept = [None if selection is None else np.asarray(selection) for selection in selections]
     with single_thread():
-        if len(kept) > 1:
-            return measure_draws(blocks, y, kept, protocol, "4 GiB")
-        return measure_selection(blocks, y, kept[0], protocol, "4 GiB")
+        return measure_selections(blocks, y, kept, protocol, "4 GiB")
 
 
 class Results:

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from bigfs import RandomSelection, metrics
 from bigfs.blocks import RowBlocks
+from bigfs.config.sections import EvaluateConfig
 from bigfs.core.uris import LabelValues
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import Protocol
@@ -70,7 +71,7 @@ def test_beyond_memory_neighbors_are_exact_and_k_means_as_good(
 
 def test_beyond_memory_ties_and_single_rows(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(selection, "task_budget", lambda limit: 1)
-    monkeypatch.setattr(selection, "_PRODUCT_BYTES", 64)
+    monkeypatch.setattr("bigfs.evaluate.metrics._STRIP_BYTES", 64)
     rng = np.random.default_rng(0)
     for n in (7, 41):
         X, y = rng.integers(0, 2, size=(n, 3)).astype(float), rng.integers(0, 3, n)
@@ -137,8 +138,9 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     assert judged_blocks(blocks, "max_variance") is blocks
     judged = judged_blocks(blocks, "highly_variable")
     assert judged.transform.kind == "normalize_log1p"
+    settings = EvaluateConfig(labels=LabelValues("y", y))
     figures = compare_with_all(
-        judged, np.arange(120), LabelValues("y", y), random_state=0, memory_limit="4 GiB"
+        judged, np.arange(120), settings, random_state=0, memory_limit="4 GiB"
     )
     chance, alone = figures["chance"], figures["selected"]
     assert chance["nmi_low"] < chance["nmi_mean"] < chance["nmi_high"]
@@ -146,7 +148,5 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     draws = random_selections(blocks, 120, 0)
     drawn = RandomSelection(120, random_state=0).fit(X).draws_
     assert [set(draw) for draw in draws] == [set(draw[:120].tolist()) for draw in drawn]
-    raw = compare_with_all(
-        blocks, np.arange(120), LabelValues("y", y), random_state=0, memory_limit="4 GiB"
-    )
+    raw = compare_with_all(blocks, np.arange(120), settings, random_state=0, memory_limit="4 GiB")
     assert raw["all"]["nmi_mean"] < figures["all"]["nmi_mean"], "totals of rows decide"

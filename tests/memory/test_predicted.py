@@ -158,13 +158,20 @@ def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) -> Any:
     """Return the cost of judging 20 columns and all, and the work."""
-    from bigfs.config.sections import EvaluateConfig
     from bigfs.evaluate.stage import Evaluation
+    from bigfs.selectors.configs import make_config
     from bigfs.stages.stage import Inputs
 
     np.save(place.path / "y.npy", np.arange(blocks.n_samples) % 3)
-    made = EvaluateConfig(labels=str(place.path / "y.npy"), n_repetitions=1, n_init=1, **settings)
-    strategy = Evaluation(blocks.layout, made, 20, 0, limit, "mcfs")
+    labels = str(place.path / "y.npy")
+    config = make_config(
+        run="unused",
+        input={"uri": "unused"},
+        n_features_to_select=20,
+        memory_limit=limit,
+        evaluate={"labels": labels, "n_repetitions": 1, "n_init": 1, **settings},
+    )
+    strategy = Evaluation(blocks.layout, config, config.evaluate)
     result = place.scratch().child("result")
     result.put("selected", np.arange(20))
     inputs = Inputs(blocks, {"result": Path(result.path)})

@@ -20,7 +20,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import kmeans, kmeans_steps
-from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.blocks.rowblocks import gather_rows, gather_steps
 from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.rowblocks import moments_step
-from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.blocks.rowblocks import gather_rows, gather_steps, moments_step
 from bigfs.config import Selection
 from bigfs.config.sections import GraphConfig, SpectralConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over, product_seconds

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import GROUP, centered_entries
+from bigfs.blocks.csr_kernels import centered_entries
 from bigfs.blocks.rowblocks import fold_parts, gram_step, waiting_folds
 from bigfs.config import Selection
 from bigfs.core.cost import (
@@ -29,7 +29,7 @@ from bigfs.core.cost import (
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.representation import gram_is_kept
-from bigfs.selectors.cross import cross_pass, side_bytes
+from bigfs.selectors.cross import GROUP, cross_pass, side_bytes
 from bigfs.selectors.mcfs import METHOD
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.greedy import (

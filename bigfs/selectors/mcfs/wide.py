@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.cross import cross_pass, side_bytes
+from bigfs.selectors.cross import GROUP, cross_pass, side_bytes
 from bigfs.selectors.mcfs import MAX_STOPS
 from bigfs.selectors.mcfs.tasks import SparseVector, end_of, stops_of
 from bigfs.solvers.lars import lars_path_gram

@@ -51,8 +51,12 @@ class Draws(Strategy):
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the numbers of the first draw; details are the attributes of the class."""
         constant = inputs.blocks.moments().constant
-        seed, n_draws = self.selection.random_state, self.parameters.n_draws
-        seeded = [rng(seed, "random selection", i) for i in range(n_draws)]
-        numbers = [np.where(constant, 0.0, row.random(len(constant))) for row in seeded]
+        numbers = random_numbers(constant, self.parameters.n_draws, self.selection.random_state)
         draws = np.array([rank(row, constant) for row in numbers])
         return FeatureScores.from_scores(numbers[0], constant=constant, draws=draws)
+
+
+def random_numbers(constant: np.ndarray, n_draws: int, random_state: int) -> list[np.ndarray]:
+    """Return uniform random numbers of the features for every draw, 0 for constant features."""
+    seeded = [rng(random_state, "random selection", i) for i in range(n_draws)]
+    return [np.where(constant, 0.0, row.random(len(constant))) for row in seeded]

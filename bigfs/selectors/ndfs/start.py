@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kmeans import SAMPLE_ROWS, kmeans
+from bigfs.blocks.kmeans import MAX_ITER, SAMPLE_ROWS, kmeans
 from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.embedded import MAX_ITER, View, centers_step, label_views, view_centers
+from bigfs.selectors.embedded import View, centers_step, label_views, view_centers
 from bigfs.selectors.ndfs.kernels import indicators
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -116,9 +116,7 @@ def spectral_labels(
         unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
         run_tasks(_unit_task, bounds, source, unit, view, label=label, unit="blocks")
         rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
-        clusters = kmeans(
-            rows, n_clusters, init=centers[0], max_iter=MAX_ITER, scratch=scratch.child("labels")
-        )
+        clusters = kmeans(rows, n_clusters, init=centers[0])
         return clusters.labels_ref, clusters.counts
     labels = scratch.create("labels", (n,), np.int32, blocks.rows)
     counts = label_views(bounds, [view], source, centers, labels, label)[0]

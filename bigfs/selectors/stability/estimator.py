@@ -137,15 +137,11 @@ class StabilitySelection(BaseSelector):
         """Return how many features the selector is asked for."""
         return self.selector.n_features_to_select
 
-    def _settings(self) -> StabilityConfig:
-        """Return the parameters, checked as those of a pipeline are."""
-        given = {name: getattr(self, name) for name in StabilityConfig.model_fields}
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-        return validated(StabilityConfig, plain, type(self).__name__, nested=False)
-
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
         """Return the stage of the fits."""
-        settings = self._settings()
+        given = {name: getattr(self, name) for name in StabilityConfig.model_fields}
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+        settings = validated(StabilityConfig, plain, type(self).__name__, nested=False)
         check_stability(selection, settings, blocks.n_samples, blocks.n_features)
         size = settings.sample_size or blocks.n_samples // 2
         settings = settings.model_copy(update={"sample_size": size})

@@ -25,12 +25,7 @@ from bigfs.runtime.scope import inline
 from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
-from bigfs.selectors.redundancy import (
-    Redundancy,
-    included,
-    with_included,
-    with_redundancy,
-)
+from bigfs.selectors.redundancy import Redundancy, passed_over, with_redundancy
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
     check_settings,
@@ -298,24 +293,14 @@ class SampledFits:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
             # Read by the tasks: there may be as many as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
-            job = (
-                rows,
-                self.selection,
-                self.quick,
-                blocks.n_samples,
-                dropped,
-                n_fits,
-                str(kept.path),
-            )
+            job = self, rows, dropped, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
         result, notes = _consensus(outcomes, self)
         if self.quick:
-            taken = included(blocks.source, self.selection.include)
-            result = with_included(result, taken)
-            if (passing := self.redundancy(result.details["n_selected"])) is not None:
-                result = with_included(passing.applied(result, blocks), taken)
-                notes += result.notes
+            redundancy = self.redundancy(result.details["n_selected"])
+            result = passed_over(result, blocks, self.selection, redundancy)
+            notes += result.notes
         if self.n_pairs == 1:
             notes.append("stability: an interval needs more than one pair of samples.")
         n_selected = result.details["n_selected"]
@@ -327,29 +312,21 @@ def _file(folder: Location, fit: int) -> Location:
     return folder / f"fit-{fit}.npz"
 
 
-def _fit_task(
-    fit: int,
-    rows: DrawnRows,
-    selection: Selection,
-    quick: bool,
-    n_samples: int,
-    dropped: ArrayRef,
-    n_fits: int,
-    kept: str,
-) -> None:
+def _fit_task(fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, kept: str) -> None:
     """Fit the method on one sample, in this thread, and store its scores and selection."""
     with inline():
         X, numbers = rows.sample(fit)
         # Many small arrays that nobody else reads. In the run's folder, a task that was given up
         # would bring back what the end of its attempt has removed.
         scratch = Scratch()
-        own = _of_sample(selection, fit, n_samples, dropped, numbers)
+        n_samples = fits.shape.n_samples
+        own = _of_sample(fits.selection, fit, n_samples, dropped, numbers)
         try:
-            result, number, notes = _fitted(X, own, _stages_of_fit(own, quick), scratch)
+            result, number, notes = _fitted(X, own, _stages_of_fit(own, fits.quick), scratch)
         except BigfsError as error:
             error.add_note(
-                f"It was fit {fit + 1} of the stability's {n_fits}, on {X.shape[0]:,} of the "
-                f"{n_samples:,} rows. A larger stability.sample_size may help."
+                f"It was fit {fit + 1} of the stability's {2 * fits.n_pairs}, on {X.shape[0]:,} of "
+                f"the {n_samples:,} rows. A larger stability.sample_size may help."
             )
             raise
         finally:
@@ -383,12 +360,11 @@ def _of_sample(
     """Return the settings of a fit: a seed of its own, and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
+    start = start_of(selection, n_samples, dropped.load().tolist())
+    if start is None or isinstance(start, str) or len(start) != n_samples:
+        return selection
     labels = METHODS[selection.method].labels
-    if getattr(selection.parameters, labels, None) is not None:
-        start = start_of(selection, n_samples, dropped.load().tolist())
-        if not isinstance(start, str) and len(start) == n_samples:
-            return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
-    return selection
+    return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
 
 
 def _consensus(

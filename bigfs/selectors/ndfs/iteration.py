@@ -12,8 +12,7 @@ from bigfs.core.errors import StorageError
 from bigfs.runtime.progress import Work
 from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.kernels import FactorSums, Update, inverse_norms
-from bigfs.selectors.ndfs.passes import FactorPasses
+from bigfs.selectors.ndfs.passes import FactorPasses, FactorSums, Update, inverse_norms
 from bigfs.selectors.ndfs.solve import RegressionSolver
 from bigfs.solvers.l21 import smoothed_l21
 from bigfs.store.location import Location

@@ -17,14 +17,10 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.embedded import MAX_ITER, View, centers_step, label_views, view_centers
-from bigfs.selectors.ndfs.kernels import indicators
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
 
 RESTARTS = 20
-
-# A start: F in memory; or stored labels, and how many rows each of them has.
-FirstF = np.ndarray | tuple[ArrayRef, np.ndarray]
 
 
 def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
@@ -79,8 +75,10 @@ def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
     counts : ndarray of shape (n_clusters,)
         Rows of each cluster, of all rows.
     """
+    F = np.full((len(labels), len(counts)), 0.2)
+    F[np.arange(len(labels)), labels] += 1.0
     squares = 1.2**2 * counts + 0.2**2 * (counts.sum() - counts)
-    return np.asarray(indicators(labels, len(counts)) / np.sqrt(squares))
+    return np.asarray(F / np.sqrt(squares))
 
 
 def spectral_labels(
@@ -144,22 +142,18 @@ def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: 
     unit.write(bounds[0], view.of(source.read(*bounds)))
 
 
-def start_in_memory(start: FirstF) -> np.ndarray:
-    """Return F of a start, for data of one block."""
-    if isinstance(start, np.ndarray):
-        return start
-    labels, counts = start
-    return normalized_indicators(labels.load(), counts)
+def store_given(F: np.ndarray, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
+    """Store a given F by row blocks."""
+    stored = folder.create(folder.unique("F"), F.shape, np.float64, blocks.rows)
+    for first, end in blocks.bounds:
+        stored.write(first, F[first:end])
+    return stored
 
 
-def start_stored(start: FirstF, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
-    """Store F of a start by row blocks."""
-    if isinstance(start, np.ndarray):
-        F = folder.create(folder.unique("F"), start.shape, np.float64, blocks.rows)
-        for first, end in blocks.bounds:
-            F.write(first, start[first:end])
-        return F
-    labels, counts = start
+def store_indicators(
+    labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
+) -> ArrayRef:
+    """Store the F of labels by row blocks."""
     shape = (blocks.n_samples, len(counts))
     F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
     run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")

@@ -24,7 +24,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
 from bigfs.selectors.ndfs.passes import Update, block_step
-from bigfs.selectors.ndfs.start import check_init
+from bigfs.selectors.ndfs.strategies import check_init
 from bigfs.solvers.l21 import GramSolver, row_weights
 from tests.bench._processor import processor_seconds
 from tests.reference.ndfs import ndfs as dense_ndfs

@@ -24,9 +24,14 @@ from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
 from bigfs.selectors.highly_variable.strategies import ClippedVariances, Deviances
 from bigfs.selectors.lfs.strategies import LocalSearch
 from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
-from bigfs.selectors.mcfs.regression import ForwardOnColumns, ForwardOnGram, ForwardOnRows
-from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
-from bigfs.selectors.mcfs.tasks import lars_task
+from bigfs.selectors.mcfs.strategies import (
+    ForwardOnColumns,
+    ForwardOnGram,
+    ForwardOnRows,
+    FullGram,
+    ScreenedColumns,
+)
+from bigfs.selectors.mcfs.wide import lars_task
 from bigfs.selectors.moments.strategies import Draws, Variances
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury

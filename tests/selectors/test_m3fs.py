@@ -21,8 +21,7 @@ from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import form as _m3fs_form
 from bigfs.selectors.m3fs import rounds as _m3fs
 from bigfs.selectors.m3fs.form import full_form, smooth_form
-from bigfs.selectors.m3fs.planes import plane_sums
-from bigfs.selectors.m3fs.rounds import Rounds
+from bigfs.selectors.m3fs.rounds import Rounds, plane_sums
 from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
 from bigfs.selectors.registry import METHODS, method_of
 from bigfs.selectors.scoring import stages_of_selection

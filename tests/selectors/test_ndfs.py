@@ -17,8 +17,13 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
 from bigfs.selectors.ndfs.passes import FactorPasses, inverse_norms
-from bigfs.selectors.ndfs.start import normalized_indicators
-from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, NDFSStrategy, Woodbury
+from bigfs.selectors.ndfs.strategies import (
+    Cholesky,
+    ConjugateGradients,
+    NDFSStrategy,
+    Woodbury,
+    normalized_indicators,
+)
 from bigfs.stages.scores import FeatureScores
 from bigfs.store.scratch import Scratch
 from tests.reference.ndfs import ndfs
@@ -367,7 +372,7 @@ def test_labels_and_their_indicators_are_one_start(digits: np.ndarray) -> None:
 def test_the_start_of_many_rows_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer rows in the sample than in the data, all rows still get the nearest center."""
     from bigfs.selectors import embedded
-    from bigfs.selectors.ndfs import start as _ndfs_start
+    from bigfs.selectors.ndfs import strategies as _ndfs_start
     from bigfs.spectral import spectral_embedding
 
     X = np.vstack([np.random.default_rng(i).normal(10 * i, 1, (150, 3)) for i in range(3)])

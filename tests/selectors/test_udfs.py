@@ -18,9 +18,8 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.udfs import kernels as _udfs
-from bigfs.selectors.udfs.kernels import local_scatter, product_form
-from bigfs.selectors.udfs.strategies import SparseProjection
+from bigfs.selectors.udfs import strategies as _udfs
+from bigfs.selectors.udfs.strategies import SparseProjection, local_scatter, product_form
 from bigfs.solvers.udfs import ProductForm
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores

@@ -23,8 +23,7 @@ from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
 from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
-from bigfs.selectors.m3fs.planes import label_rows
-from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, run_starts
+from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
 from bigfs.selectors.m3fs.starts import (
     DIGITS,
     choice_steps,

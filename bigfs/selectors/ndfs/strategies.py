@@ -1,16 +1,22 @@
-"""Three ways through NDFS, by how ``(X'X + beta Delta)^-1 X'F`` is solved in every iteration."""
+"""Three ways through NDFS, by how ``(X'X + beta Delta)^-1 X'F`` is solved in every iteration.
+
+The start is k-means on the spectral embedding, made into indicators. Its restarts run on a sample
+of rows, in one task; the best of them by inertia goes on with all rows.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import abstractmethod
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.csr_kernels import kernel_bytes
+from bigfs.blocks.kmeans import SAMPLE_ROWS, kmeans
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
@@ -23,37 +29,338 @@ from bigfs.core.cost import (
     product_seconds,
     read_seconds,
 )
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
-from bigfs.runtime.progress import silenced, track
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import Work, silenced, track
 from bigfs.runtime.scope import worker_slots
+from bigfs.selectors.checkpoint import load_state, save_state
+from bigfs.selectors.embedded import MAX_ITER, View, centers_step, label_views, view_centers
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.ndfs import solve
-from bigfs.selectors.ndfs.iteration import finish, iterate
+from bigfs.selectors.ndfs import NDFSParameters, solve
 from bigfs.selectors.ndfs.passes import (
     FactorPasses,
+    FactorSums,
+    Update,
     block_bytes,
     graph_steps,
+    inverse_norms,
     product_bytes,
     squared_sums,
 )
 from bigfs.selectors.ndfs.solve import CG_PASSES, RegressionSolver
-from bigfs.selectors.ndfs.start import (
-    check_init,
-    spectral_labels,
-    start_steps,
-    store_given,
-    store_indicators,
-)
 from bigfs.selectors.scoring import start_of
-from bigfs.solvers.l21 import conjugate_gradients_bytes, gram_solver_bytes, kernel_solver_bytes
+from bigfs.solvers.l21 import (
+    conjugate_gradients_bytes,
+    gram_solver_bytes,
+    kernel_solver_bytes,
+    smoothed_l21,
+)
 from bigfs.solvers.sparserows import LOADS
 from bigfs.spectral.choice import largest_count
+from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Iterations between checkpoints; after this many seconds the next iteration writes one.
+CHECKPOINT_ITERATIONS = 5
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass
+class IterationState:
+    """State of the iteration, beside F."""
+
+    done: int  # iterations made
+    # Of shape (n_features, n_clusters), float64: the weights of eq. (12), before the first
+    # iteration those of the ridge regression.
+    B: np.ndarray
+    # Of shape (n_features + 1, n_clusters), float64: the same with the next Delta, and the
+    # intercept: what enters ``MF``.
+    coef: np.ndarray
+    delta: np.ndarray  # of shape (n_features,), float64
+    # ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
+    xtf: np.ndarray
+    ftf: np.ndarray
+    # The three parts of eq. (10) after each iteration; the first of the last one is not yet known.
+    parts: list[tuple[float, float, float]] = field(default_factory=list)
+    movement: list[float] = field(default_factory=list)  # ``|F_t - F_t-1|``
+    orthogonality: list[float] = field(default_factory=list)  # ``|F'F - I|``
+
+    @property
+    def totals(self) -> np.ndarray:
+        """The objective after each iteration."""
+        return np.array(self.parts).sum(axis=1)
+
+
+def iterate(
+    passes: FactorPasses,
+    regression: RegressionSolver,
+    xtf: np.ndarray,
+    ftf: np.ndarray,
+    parameters: NDFSParameters,
+    checkpoint: Location | None = None,
+    progress: Work | None = None,
+) -> IterationState:
+    """Run algorithm 1 and return where it ended; F stays with the passes.
+
+    Parameters
+    ----------
+    passes : FactorPasses
+        Hold the start F.
+    regression : RegressionSolver
+    xtf, ftf : ndarray
+        ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
+    parameters : NDFSParameters
+    checkpoint : Path, ObjectPath or None, default=None
+        File of the checkpoint: read if it is there, written every few iterations.
+    progress : Work or None, default=None
+        Told of every iteration, and of those that a checkpoint saved.
+    """
+    update = Update(parameters.update, parameters.alpha, parameters.gamma)
+    state = _resumed(checkpoint, passes)
+    if state is None:
+        first = regression.first(regression.centered(xtf))
+        delta = np.full(len(first), regression.weights.delta)
+        state = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
+    if progress is not None:
+        progress.resume(state.done)
+    saved = time.monotonic()
+    while state.done < parameters.max_iter and not _converged(state, parameters.tol):
+        sums = passes.step(state.coef, state.ftf, update)
+        _advance(state, sums, passes, regression, parameters)
+        if progress is not None:
+            # The last value known is one iteration old.
+            known = state.totals[-2:-1]
+            progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if checkpoint is not None and (state.done % CHECKPOINT_ITERATIONS == 0 or late):
+            save_state(checkpoint, {"iteration": state, "passes": passes.state()})
+            saved = time.monotonic()
+    return state
+
+
+def _advance(
+    state: IterationState,
+    sums: FactorSums,
+    passes: FactorPasses,
+    regression: RegressionSolver,
+    parameters: NDFSParameters,
+) -> None:
+    """Take what a pass found: normalize, solve, and record the objective."""
+    if state.parts:
+        state.parts[-1] = (sums.smoothness, *state.parts[-1][1:])
+    if parameters.update == "printed":
+        passes.scale = inverse_norms(sums.ftf.diagonal())
+        sums.xtf *= passes.scale
+        sums.ftf *= np.multiply.outer(passes.scale, passes.scale)
+        sums.overlap *= passes.scale
+    squared = np.trace(sums.ftf) + np.trace(state.ftf) - 2 * sums.overlap.sum()
+    state.movement.append(float(np.sqrt(max(0.0, squared))))
+    state.xtf, state.ftf = sums.xtf, sums.ftf
+    before, beta = state.delta, regression.weights.beta
+    xtf = regression.centered(state.xtf)
+    state.B, state.delta, coef = regression.advance(before, xtf)
+    state.coef = regression.with_intercept(coef, state.xtf)
+    # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
+    residual = (
+        np.trace(state.ftf)
+        - regression.explained_by_intercept(state.xtf)
+        - np.einsum("ij,ij->", state.B, xtf)
+        - beta * np.einsum("i,ij,ij->", before, state.B, state.B)
+    )
+    fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(state.B, regression.epsilon))
+    off = float(((state.ftf - np.eye(len(state.ftf))) ** 2).sum())
+    state.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
+    state.orthogonality.append(float(np.sqrt(off)))
+    state.done += 1
+
+
+def _converged(state: IterationState, tol: float) -> bool:
+    """Return whether the objective stands still: the last value known is one iteration old."""
+    if state.done < 3:
+        return False
+    before, after = state.totals[-3:-1]
+    return bool(abs(before - after) <= tol * abs(before))
+
+
+def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
+    """Complete the record with a pass over the graph; return the details of the result."""
+    ending = passes.finish(labels)
+    state.parts[-1] = (ending.smoothness, *state.parts[-1][1:])
+    return {
+        "coef": state.B,
+        "n_iter": state.done,
+        "objective": state.totals,
+        "objective_parts": np.array(state.parts),
+        "orthogonality": np.array(state.orthogonality),
+        "movement": np.array(state.movement),
+        "distance_from_start": ending.distance,
+        "n_labels_changed": ending.changed,
+    }
+
+
+def _resumed(path: Location | None, passes: FactorPasses) -> IterationState | None:
+    """Return the stored iterate, or None where there is none that can be read."""
+    stored = load_state(path)
+    if stored is None:
+        return None
+    try:
+        passes.restore(stored["passes"])
+    except StorageError:
+        return None
+    return IterationState(**stored["iteration"])
+
+
+RESTARTS = 20
+
+
+def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
+    """Return a given start as F, shape (n_samples, n_clusters), float64.
+
+    Parameters
+    ----------
+    init : array-like of shape (n_samples,) or (n_samples, n_clusters)
+        Labels in [0, n_clusters), which become indicators plus 0.2 with columns of norm one; or
+        an F, taken as it is.
+    n_samples, n_clusters : int
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    given = np.asarray(init)
+    if given.ndim == 1:
+        is_one_each = given.dtype.kind in "iu" and len(given) == n_samples
+        if not is_one_each or given.min() < 0 or given.max() >= n_clusters:
+            raise InputError(
+                f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one "
+                f"for each row. Got {_described(given)}."
+            )
+        return normalized_indicators(given, np.bincount(given, minlength=n_clusters))
+    fits = given.shape == (n_samples, n_clusters) and given.dtype.kind in "fiub"
+    if not fits or not np.isfinite(given).all() or (given < 0).any():
+        raise InputError(
+            f"init must be 'spectral', labels of {n_samples} rows or an F of shape "
+            f"({n_samples}, {n_clusters}) with finite values of at least 0. "
+            f"Got {_described(given)}."
+        )
+    return given.astype(np.float64)
+
+
+def _described(given: np.ndarray) -> str:
+    """Describe what was given in a few words."""
+    if given.ndim == 0:
+        return repr(given.item())
+    span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
+    return f"{given.dtype} of shape {given.shape}{span if given.size else ''}"
+
+
+def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return indicators plus 0.2, with columns of norm one over all rows.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (rows,)
+        Of some rows.
+    counts : ndarray of shape (n_clusters,)
+        Rows of each cluster, of all rows.
+    """
+    F = np.full((len(labels), len(counts)), 0.2)
+    F[np.arange(len(labels)), labels] += 1.0
+    squares = 1.2**2 * counts + 0.2**2 * (counts.sum() - counts)
+    return np.asarray(F / np.sqrt(squares))
+
+
+def spectral_labels(
+    spectral: SpectralEmbedding,
+    blocks: RowBlocks,
+    n_clusters: int,
+    random_state: int,
+    scratch: Scratch,
+) -> tuple[ArrayRef, np.ndarray]:
+    """Cluster the rows of an embedding, each scaled to norm one.
+
+    Parameters
+    ----------
+    spectral : SpectralEmbedding of shape (n_samples, n_components)
+    blocks : RowBlocks
+        The data, for its rows' bounds.
+    n_clusters : int
+    random_state : int
+    scratch : Scratch
+        Where the labels are stored.
+
+    Returns
+    -------
+    labels : ArrayRef of shape (n_samples,), int32
+    counts : ndarray of shape (n_clusters,), int64
+        Zero for a cluster that the rows have too few different values for.
+    """
+    source, n, bounds = spectral.embedding_ref, blocks.n_samples, blocks.bounds
+    view = View("ndfs start", source.shape[1], scaled=True, restarts=RESTARTS)
+    label = "ndfs start"
+    centers = view_centers([view], source, n_clusters, random_state, scratch, label)
+    if n > SAMPLE_ROWS and len(centers[0]) == n_clusters:
+        unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
+        run_tasks(_unit_task, bounds, source, unit, view, label=label, unit="blocks")
+        rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
+        clusters = kmeans(
+            rows, n_clusters, init=centers[0], max_iter=MAX_ITER, scratch=scratch.child("labels")
+        )
+        return clusters.labels_ref, clusters.counts
+    labels = scratch.create("labels", (n,), np.int32, blocks.rows)
+    counts = label_views(bounds, [view], source, centers, labels, label)[0]
+    return labels, np.pad(counts, (0, n_clusters - len(counts)))
+
+
+def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
+    """Return the steps of `spectral_labels` and of storing F; none of them reads X."""
+    n, c = shape.n_samples, n_clusters
+    # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
+    times = 3 if n <= SAMPLE_ROWS else 2 + MAX_ITER + 1
+    by_block = shape.rows * (32 * c + 64) + 16 * MIB
+    return (
+        centers_step(n, c, c, 1),
+        Step(
+            f"{shape.rows:,} rows of the eigenvectors and their clusters",
+            by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times,
+        ),
+    )  # fmt: skip
+
+
+def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: View) -> None:
+    unit.write(bounds[0], view.of(source.read(*bounds)))
+
+
+def store_given(F: np.ndarray, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
+    """Store a given F by row blocks."""
+    stored = folder.create(folder.unique("F"), F.shape, np.float64, blocks.rows)
+    for first, end in blocks.bounds:
+        stored.write(first, F[first:end])
+    return stored
+
+
+def store_indicators(
+    labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
+) -> ArrayRef:
+    """Store the F of labels by row blocks."""
+    shape = (blocks.n_samples, len(counts))
+    F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
+    run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")
+    return F
+
+
+def _indicators_task(
+    bounds: tuple[int, int], labels: ArrayRef, counts: list[int], F: ArrayRef
+) -> None:
+    F.write(bounds[0], normalized_indicators(labels.read(*bounds), np.array(counts)))
+
 
 logger = logging.getLogger("bigfs")
 

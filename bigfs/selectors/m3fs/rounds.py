@@ -12,8 +12,7 @@ when the best point, whose loss on all rows is known, is within C epsilon of the
 which no point is below: where that is the last solution itself, no plane is violated by more than
 epsilon.
 
-Data of several blocks are read once in a round for all starts together. Of data of one block each
-start is a task, in which the same rounds run.
+Data are read once in a round for all starts together.
 
 With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
 column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
@@ -28,8 +27,7 @@ writes the same values again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +37,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
-from bigfs.runtime.progress import Work, say_where, silenced, track
-from bigfs.runtime.scope import inline
+from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.memory import forget, memory
@@ -526,105 +523,53 @@ class Rounds:
         names = ("planes", "bounds", "slopes")
         place = as_location(self.folder)
         items = [hand_over(place, {name: vars(s)[name] for name in names}) for s in states]
-        with self.in_turn():
+        # In turn by the threads of a process, where that takes less time.
+        small = self.settings.n_rows_of_v * self.settings.n_columns <= _INTERPRETED_UNKNOWNS
+        with at_most_at_once(1) if small else nullcontext():
             solutions = run_tasks(_solve_task, items, self, label="m3fs solve")
         for state, item, solution in zip(states, items, solutions, strict=True):
             state.solved(solution)
             discard(item)
 
-    def in_turn(self) -> AbstractContextManager[None]:
-        """Let the threads of a process solve programs in turn, where that takes less time."""
-        small = self.settings.n_rows_of_v * self.settings.n_columns <= _INTERPRETED_UNKNOWNS
-        return at_most_at_once(1) if small else nullcontext()
-
-    def step(
-        self, states: list[Trajectory], bounds: list[tuple[int, int]], reader: BlockReader
-    ) -> None:
+    def step(self, states: list[Trajectory], blocks: RowBlocks) -> None:
         """Run one pass for starts, and have them take what it found."""
         settings = self.settings
         requests = tuple(request for state in states for request in state.requests(settings))
         points = [point for state in states for point in state.points(settings)]
         shared = hand_over(as_location(self.folder), np.array(points))
-        sums = map_reduce(
-            _step_task, bounds, _add_lists, reader, self, requests, shared, label="m3fs pass"
-        )
+        given = blocks.start_pass(), self, requests, shared
+        sums = map_reduce(_step_task, blocks.bounds, _add_lists, *given, label="m3fs pass")
         discard(shared)
         for state in states:
             of_state = [s for s, r in zip(sums, requests, strict=True) if r.start == state.number]
-            state.absorb(of_state, settings, bounds[-1][1])
-
-    def run(
-        self,
-        states: list[Trajectory],
-        bounds: list[tuple[int, int]],
-        start_pass: Callable[[], BlockReader],
-        progress: Work | None = None,
-        checkpoint: Location | None = None,
-    ) -> None:
-        """Run starts to their ends, in lock-step.
-
-        Parameters
-        ----------
-        states : list of Trajectory
-            They are changed.
-        bounds : list of (int, int)
-            First row and one past the last row of every block.
-        start_pass : callable
-            Returns what the tasks of a pass read rows with.
-        progress : Work, optional
-            Counts the rounds. None: this is a task itself.
-        checkpoint : Path or ObjectPath, optional
-            File that outlives this process, written every half minute.
-        """
-        saved = time.monotonic()
-        while active := [state for state in states if not state.done]:
-            with silenced():
-                self.solve([state for state in active if state.ids and not state.refresh])
-                self.step(active, bounds, start_pass())
-            best = min(state.objective for state in states)
-            note = f"objective {best:.6g}" if np.isfinite(best) else None
-            if progress is not None:
-                progress.advance(1, note)
-            elif note:
-                say_where(f"start {states[0].number}: round {states[0].n_rounds}, {note}")
-            if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                save_state(checkpoint, states)
-                saved = time.monotonic()
+            state.absorb(of_state, settings, blocks.n_samples)
 
 
 def run_starts(blocks: RowBlocks, rounds: Rounds, checkpoint: Location | None) -> list[Trajectory]:
-    """Run all starts to their ends, from a checkpoint if there is one."""
+    """Run all starts to their ends, in lock-step.
+
+    The checkpoint, if there is one, is a file that outlives this process: it is read if it is
+    there, and written every half minute.
+    """
     n_starts, settings = rounds.labels.shape[1], rounds.settings
+    states = [Trajectory(**stored) for stored in load_state(checkpoint) or []]
+    states = states or [Trajectory.first(number, settings) for number in range(n_starts)]
+    saved = time.monotonic()
     try:
-        if len(blocks.bounds) == 1:
-            with rounds.in_turn():
-                return run_tasks(
-                    _run_task,
-                    list(range(n_starts)),
-                    blocks.start_pass(n_starts),
-                    blocks.n_samples,
-                    rounds,
-                    label="m3fs",
-                    unit="starts",
-                    notes=True,
-                )
-        states = [Trajectory(**stored) for stored in load_state(checkpoint) or []]
-        states = states or [Trajectory.first(number, settings) for number in range(n_starts)]
         with track("m3fs", settings.max_iter, "rounds") as progress:
             progress.resume(max(state.n_rounds for state in states))
-            rounds.run(states, blocks.bounds, blocks.start_pass, progress, checkpoint)
-        return states
+            while active := [state for state in states if not state.done]:
+                with silenced():
+                    rounds.solve([state for state in active if state.ids and not state.refresh])
+                    rounds.step(active, blocks)
+                best = min(state.objective for state in states)
+                progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)
+                if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                    save_state(checkpoint, states)
+                    saved = time.monotonic()
     finally:
         forget(rounds.keeps[0])
-
-
-def _run_task(number: int, reader: BlockReader, n: int, rounds: Rounds) -> Trajectory:
-    """Run one start on data of one block."""
-    state = Trajectory.first(number, rounds.settings)
-    with inline():
-        rounds.run([state], [(0, n)], lambda: reader)
-    state.planes = np.empty(0)
-    return state
+    return states
 
 
 def _solve_task(shared: Any, rounds: Rounds) -> ConeSolution:

@@ -103,8 +103,8 @@ def iterate(
     xtf: np.ndarray,
     ftf: np.ndarray,
     parameters: NDFSParameters,
-    checkpoint: Location | None = None,
-    progress: Work | None = None,
+    checkpoint: Location | None,
+    progress: Work,
 ) -> IterationState:
     """Run algorithm 1 and return where it ended; F stays with the passes.
 
@@ -116,9 +116,9 @@ def iterate(
     xtf, ftf : ndarray
         ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
     parameters : NDFSParameters
-    checkpoint : Path, ObjectPath or None, default=None
+    checkpoint : Path, ObjectPath or None
         File of the checkpoint: read if it is there, written every few iterations.
-    progress : Work or None, default=None
+    progress : Work
         Told of every iteration, and of those that a checkpoint saved.
     """
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
@@ -127,16 +127,14 @@ def iterate(
         first = regression.first(regression.centered(xtf))
         delta = np.full(len(first), regression.weights.delta)
         state = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
-    if progress is not None:
-        progress.resume(state.done)
+    progress.resume(state.done)
     saved = time.monotonic()
     while state.done < parameters.max_iter and not _converged(state, parameters.tol):
         sums = passes.step(state.coef, state.ftf, update)
         _advance(state, sums, passes, regression, parameters)
-        if progress is not None:
-            # The last value known is one iteration old.
-            known = state.totals[-2:-1]
-            progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
+        # The last value known is one iteration old.
+        known = state.totals[-2:-1]
+        progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
         if checkpoint is not None and (state.done % CHECKPOINT_ITERATIONS == 0 or late):
             save_state(checkpoint, {"iteration": state, "passes": passes.state()})

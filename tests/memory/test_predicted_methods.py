@@ -32,13 +32,12 @@ from bigfs.selectors.mcfs.strategies import (
     ScreenedColumns,
 )
 from bigfs.selectors.mcfs.wide import lars_task
-from bigfs.selectors.moments.strategies import Draws, Variances
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
+from bigfs.selectors.one_pass.strategies import Draws, EdgeScores, Variances
 from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
 from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks, moments_step
-from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
+from bigfs.blocks.rowblocks import RowBlocks, moments_step
+from bigfs.core.cost import StageCost, Step, loop_seconds, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
-from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.fsgmm import FSGMMParameters
@@ -85,7 +83,8 @@ def begin(
     d = columns.kept.shape[0]
     chosen = rng(random_state, "fsgmm").choice(blocks.n_samples, n_clusters, replace=False)
     reader = blocks.start_pass(0)  # a few rows are no pass
-    [mean] = run_tasks(_rows_task, [np.sort(chosen).tolist()], reader, columns, label="start")
+    rows = np.concatenate([reader.read(row, row + 1) for row in np.sort(chosen).tolist()])
+    mean = columns.standardized(rows, np.arange(d))
     start = Mixture(
         np.full(n_clusters, 1 / n_clusters),
         mean,
@@ -206,12 +205,6 @@ def _expectation_kernel(
     return total
 
 
-def _rows_task(rows: list[int], reader: BlockReader, columns: VaryingColumns) -> np.ndarray:
-    """Return some rows, standardized."""
-    X = np.concatenate([reader.read(row, row + 1) for row in rows])
-    return columns.standardized(X, np.arange(columns.kept.shape[0]))
-
-
 def resumed(path: Location | None) -> MixtureState | None:
     """Return the stored state, or None where there is none that can be read."""
     stored = load_state(path)
@@ -225,11 +218,6 @@ def resumed(path: Location | None) -> MixtureState | None:
 _LOOPS = 8
 
 
-def choose(shape: Shape, selection: Selection) -> MixtureFit:
-    """Return the only strategy."""
-    return MixtureFit(shape, selection)
-
-
 class MixtureFit(Strategy):
     """A pass over X for every step of EM, and one for the labels."""
 
@@ -240,7 +228,7 @@ class MixtureFit(Strategy):
         times = self.parameters.max_iter
         steps = (
             moments_step(self.shape),
-            Step(f"{k} rows to start from", 32 * k * d, 1, 0, k),
+            Step(f"{k} rows to start from", 32 * k * d, 1, 0, k, by_client=True),
             pass_over(
                 self.shape,
                 what,

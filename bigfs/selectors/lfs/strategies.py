@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.lloyd import label_sums, lloyd
-from bigfs.config import Selection
-from bigfs.core.cost import Shape
 from bigfs.selectors.clusters import (
     N_GROUPS,
     ROWS_PER_FEATURE,
@@ -453,11 +451,6 @@ class LocalClusters(SearchState):
         self.subsets[cluster], self.members[cluster] = proposal.mask, proposal.members
         self.centers[cluster], self.masks[cluster] = proposal.centers, proposal.mask
         self.labels[cluster] = proposal.label
-
-
-def choose(shape: Shape, selection: Selection) -> LocalSearch:
-    """Return the only strategy; how many rows it searches follows from the shape."""
-    return LocalSearch(shape, selection)
 
 
 class LocalSearch(SampledSearch):

@@ -514,8 +514,8 @@ class NDFSStrategy(Strategy):
             given = start_of(selection, blocks.n_samples, blocks.source.dropped)
             return store_given(check_init(given, blocks.n_samples, n_clusters), blocks, folder)
         scratch, seed = blocks.scratch.child(blocks.scratch.unique("start")), selection.random_state
-        found = spectral_labels(inputs.spectral, blocks, n_clusters, seed, scratch)
-        return store_indicators(*found, blocks, folder)
+        clusters = spectral_labels(inputs.spectral, blocks, n_clusters, seed, scratch)
+        return store_indicators(*clusters, blocks, folder)
 
     def _kept_bytes(self, blocks: RowBlocks, W: AffinityMatrix, n_clusters: int) -> tuple[int, int]:
         """Return the bytes of X, and of F with the degrees, that a worker process keeps."""

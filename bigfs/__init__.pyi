@@ -21,10 +21,10 @@ from bigfs.selectors.ndfs.estimator import NDFS as NDFS
 from bigfs.selectors.one_pass.estimator import SPEC as SPEC
 from bigfs.selectors.one_pass.estimator import LaplacianScore as LaplacianScore
 from bigfs.selectors.one_pass.estimator import MaxVariance as MaxVariance
+from bigfs.selectors.one_pass.estimator import QAlpha as QAlpha
 from bigfs.selectors.one_pass.estimator import RandomSelection as RandomSelection
 from bigfs.selectors.picks.estimator import ColumnSubset as ColumnSubset
 from bigfs.selectors.picks.estimator import PivotedQR as PivotedQR
-from bigfs.selectors.q_alpha.estimator import QAlpha as QAlpha
 from bigfs.selectors.stability.estimator import StabilitySelection as StabilitySelection
 from bigfs.selectors.udfs.estimator import UDFS as UDFS
 from bigfs.spectral import spectral_embedding as spectral_embedding

@@ -14,7 +14,7 @@ _DECLARED = (
     "one_pass.LAPLACIAN_SCORE",
     "one_pass.MAX_VARIANCE",
     "one_pass.SPEC",
-    "q_alpha.METHOD",
+    "one_pass.Q_ALPHA",
     "udfs.METHOD",
     "fsgmm.METHOD",
     "m3fs.MAXIMUM_MARGIN_CLUSTERING",

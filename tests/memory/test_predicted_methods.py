@@ -34,9 +34,14 @@ from bigfs.selectors.mcfs.strategies import (
 from bigfs.selectors.mcfs.wide import lars_task
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
-from bigfs.selectors.one_pass.strategies import Draws, EdgeScores, Variances
+from bigfs.selectors.one_pass.strategies import (
+    Draws,
+    EdgeScores,
+    FeatureWeights,
+    Variances,
+    WeightsOfFewRows,
+)
 from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
-from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs

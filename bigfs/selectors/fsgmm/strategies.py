@@ -97,28 +97,6 @@ def begin(
     return MixtureState(start, start)
 
 
-def fit(
-    blocks: RowBlocks,
-    columns: VaryingColumns,
-    state: MixtureState,
-    folder: Scratch,
-    parameters: FSGMMParameters,
-    file: Location | None,
-) -> MixtureState:
-    """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
-    n, n_kept = blocks.n_samples, columns.kept.shape[0]
-    with track("fsgmm", parameters.max_iter, "passes") as progress, silenced():
-        progress.resume(len(state.lengths))
-        while not state.finished:
-            sums = one_pass(blocks, columns, state.current, folder)
-            _advance(state, sums, n, n_kept, parameters)
-            state.finished = state.finished or len(state.lengths) >= parameters.max_iter
-            progress.advance(1, f"message length {state.lengths[-1]:.6g}")
-            if file is not None:
-                save_state(file, state)
-    return state
-
-
 def _advance(
     state: MixtureState,
     sums: Expectations,
@@ -263,7 +241,16 @@ class MixtureFit(Strategy):
         state = resumed(file)
         if state is None:
             state = begin(blocks, columns, self.parameters.n_clusters, self.selection.random_state)
-        state = fit(blocks, columns, state, folder, self.parameters, file)
+        max_iter = self.parameters.max_iter
+        with track("fsgmm", max_iter, "passes") as progress, silenced():
+            progress.resume(len(state.lengths))
+            while not state.finished:
+                sums = one_pass(blocks, columns, state.current, folder)
+                _advance(state, sums, blocks.n_samples, len(kept), self.parameters)
+                state.finished = state.finished or len(state.lengths) >= max_iter
+                progress.advance(1, f"message length {state.lengths[-1]:.6g}")
+                if file is not None:
+                    save_state(file, state)
         write_labels(blocks, columns, state.best, folder, labels)
         folder.close()
         return _ranked(state, kept, blocks.n_features, labels)

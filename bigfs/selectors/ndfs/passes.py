@@ -311,7 +311,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     assert reader is not None and context.update is not None
     small, width = context.small.load(), context.F.shape[1]
     scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
-    F = _scaled(context.F.read(start, stop), scale)
+    F = context.F.read(start, stop) * scale
     SF = smoothed_rows(start, stop, context, scale)
     X = memory.get(
         context.run,
@@ -328,7 +328,7 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
     """Compare one block of the final F with its start, and write the labels."""
     start, stop = bounds
     scale = context.small.load()[0]
-    F, before = _scaled(context.F.read(start, stop), scale), first.read(start, stop)
+    F, before = context.F.read(start, stop) * scale, first.read(start, stop)
     SF = smoothed_rows(start, stop, context, scale)
     labels = F.argmax(axis=1).astype(np.int32)
     context.out.write(start, labels)
@@ -374,42 +374,19 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
             context.run, key, lambda: _weighted(F.load(), scale, W.degrees.load()), budget
         )
     else:
-        everywhere, columns = _halo(columns, context, scale)
-    rows = csr_array((edges.weights, columns, edges.indptr), (stop - start, len(everywhere)))
-    smoothed: np.ndarray = rows @ everywhere
+        rows, columns = np.unique(columns, return_inverse=True)
+        everywhere = _weighted(F.take(rows), scale, W.degrees.take(rows))
+    shape = stop - start, len(everywhere)
+    smoothed: np.ndarray = csr_array((edges.weights, columns, edges.indptr), shape) @ everywhere
     smoothed *= edges.root
     return smoothed
 
 
-def _scaled(F: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return rows of F with scaled columns: in the safe update scales are 1, and copies cost."""
-    return F if (scale == 1).all() else F * scale
-
-
 def _weighted(F: np.ndarray, scale: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Return rows of ``D^-1/2 F``, in the memory of F where that is fresh."""
-    scaled = _scaled(F, scale)
-    root = np.sqrt(degrees)[:, None]
-    return np.divide(scaled, root, out=scaled if scaled.flags.writeable else None)
-
-
-def _halo(
-    columns: np.ndarray, context: _Context, scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of ``D^-1/2 F`` that edges lead to, and where each edge finds its own."""
-    rows, places = np.unique(columns, return_inverse=True)
-    F, degrees = context.F, context.W.degrees
-    out = np.empty((len(rows), F.shape[1]))
-    home = rows // F.chunk_rows
-    for chunk in np.unique(home):
-        in_chunk = home == chunk
-        begin = int(chunk) * F.chunk_rows
-        end = min(begin + F.chunk_rows, F.shape[0])
-        inside = rows[in_chunk] - begin
-        out[in_chunk] = _weighted(
-            F.read(begin, end)[inside], scale, degrees.read(begin, end)[inside]
-        )
-    return out, places.astype(np.int32)
+    """Return rows of ``D^-1/2 F``, with scaled columns."""
+    weighted = F * scale
+    weighted /= np.sqrt(degrees)[:, None]
+    return weighted
 
 
 def squared_sums(F: ArrayRef, bounds: list[tuple[int, int]]) -> np.ndarray:

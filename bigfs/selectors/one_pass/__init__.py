@@ -1,4 +1,4 @@
-"""Methods whose scores are sums of one pass: SPEC, the Laplacian score, and the variance.
+"""Methods that follow from sums of one pass: SPEC, the Laplacian score, the variance, Q-alpha.
 
 RandomSelection, which is what chance gives, takes a pass to know the constant features.
 """
@@ -9,8 +9,30 @@ from typing import Literal
 
 from pydantic import Field
 
-from bigfs.config.fields import PositiveInt, Section
-from bigfs.selectors.method import Method, needs_graph
+from bigfs.config.fields import CountOrAuto, PositiveInt, Section, Tolerance
+from bigfs.selectors.method import Method, needs_eigengap, needs_graph
+
+
+class QAlphaParameters(Section):
+    """Q-alpha feature weights (Wolf, Shashua, JMLR 2005)."""
+
+    n_clusters: CountOrAuto = Field(
+        8, description="Leading eigenvalues that count; auto: clusters by the graph's eigengap."
+    )
+    max_iter: PositiveInt = Field(100, description="Most iterations; they need no pass.")
+    tol: Tolerance = Field(1e-8, description="Stop when no weight changes by more.")
+
+
+Q_ALPHA = Method(
+    "q_alpha",
+    "QAlpha",
+    __name__,
+    QAlphaParameters,
+    title="Q-alpha",
+    choose_by="choose_weights",
+    needs=needs_eigengap,
+    scale_free=True,
+)
 
 
 class SPECParameters(Section):

@@ -37,7 +37,7 @@ from bigfs.evaluate.protocols import (
 from bigfs.graph.representation import principal_rows
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
-from bigfs.selectors.moments.strategies import random_numbers
+from bigfs.selectors.one_pass.strategies import random_numbers
 from bigfs.stages.scores import rank
 from bigfs.store.csr import DENSE_LIMIT_BYTES, is_large
 from bigfs.store.labels import load_labels, name_of

@@ -31,7 +31,7 @@ from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison, paper_tables
-from bigfs.selectors.moments import RANDOM_SELECTION
+from bigfs.selectors.one_pass import RANDOM_SELECTION
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import check_settings, resolved, warn_of_data
 from bigfs.solvers.agreement import Agreement

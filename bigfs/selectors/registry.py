@@ -11,10 +11,10 @@ _DECLARED = (
     "mcfs.METHOD",
     "ndfs.METHOD",
     "m3fs.M3FS",
-    "spec.LAPLACIAN_SCORE",
-    "moments.MAX_VARIANCE",
-    "spec.SPEC",
-    "q_alpha.METHOD",
+    "one_pass.LAPLACIAN_SCORE",
+    "one_pass.MAX_VARIANCE",
+    "one_pass.SPEC",
+    "one_pass.Q_ALPHA",
     "udfs.METHOD",
     "fsgmm.METHOD",
     "m3fs.MAXIMUM_MARGIN_CLUSTERING",
@@ -22,7 +22,7 @@ _DECLARED = (
     "gfs_kmeans.METHOD",
     "picks.COLUMN_SUBSET",
     "picks.PIVOTED_QR",
-    "moments.RANDOM_SELECTION",
+    "one_pass.RANDOM_SELECTION",
     "highly_variable.METHOD",
 )
 

@@ -13,7 +13,7 @@ candidate brings in the next ones: no path depends on how many there are, but fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -60,19 +60,6 @@ class ColumnProducts(Protocol):
         """Return rows of ``E'E`` after some picks, shape (len(features), n_features)."""
 
 
-class Products(ColumnProducts, Protocol):
-    """All products of the columns."""
-
-    def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return ``V E'E`` after some picks, for V of shape (any, n_features)."""
-
-    def squares(self) -> np.ndarray:
-        """Return the squared norms of the columns of ``X'X``."""
-
-    def components(self, count: int) -> np.ndarray:
-        """Return the leading eigenvectors of ``X'X`` as rows, as many as rounding leaves."""
-
-
 class GramProducts:
     """Products in memory: ``gram`` of shape (n_features, n_features)."""
 
@@ -91,17 +78,17 @@ class GramProducts:
         return less_picks(self._gram[features], features, picked)
 
     def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return the product of V with ``X'X - W'W``."""
+        """Return ``V E'E`` after some picks, for V of shape (any, n_features)."""
         products = V @ self._gram
         products -= (V @ picked.W.T) @ picked.W
         return products
 
     def squares(self) -> np.ndarray:
-        """Return the squared norms of the rows."""
+        """Return the squared norms of the columns of ``X'X``."""
         return np.einsum("ij,ij->i", self._gram, self._gram)
 
     def components(self, count: int) -> np.ndarray:
-        """Return the leading eigenvectors as rows."""
+        """Return the leading eigenvectors of ``X'X`` as rows, as many as rounding leaves."""
         values, vectors = _leading(self._gram, count)
         return vectors[:, values > _EXPLAINED * values.max(initial=0.0)].T.copy()
 
@@ -226,6 +213,10 @@ class SparseRowProducts(RowProducts):
 
     def _outer(self) -> np.ndarray:
         return self._sparse.products(np.ones(self._sparse.shape[1]))
+
+
+# Products of all columns.
+Products: TypeAlias = GramProducts | RowProducts
 
 
 def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,6 @@ class InteriorPoint:
     V: np.ndarray  # of shape (D, P), float64
     x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, not negative
     n_iter: int
-    residual: float  # largest relative violation of the optimality conditions
 
 
 class _Unknowns(NamedTuple):
@@ -216,7 +215,7 @@ def interior_point(
     V = best.V
     if problem.n_intercepts:
         V = np.vstack([V, best.f[: problem.n_intercepts]])
-    return InteriorPoint(V, best.multipliers[: problem.R], n_iter, best_error)
+    return InteriorPoint(V, best.multipliers[: problem.R], n_iter)
 
 
 def _first(problem: _Conditions) -> _Unknowns:

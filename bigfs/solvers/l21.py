@@ -165,15 +165,6 @@ class KernelSolver:
             self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
         return np.asarray(cho_solve(self._factor, F, check_finite=False))
 
-    @property
-    def factor(self) -> np.ndarray:
-        """The last factor, shape (n_samples, n_samples)."""
-        return np.asarray(self._factor[0].T)
-
-    def hold(self, delta: np.ndarray, factor: np.ndarray) -> None:
-        """Take over the factor that another one had for a Delta."""
-        self._delta, self._factor = delta.copy(), (factor.T, False)
-
     def _kernel(self, delta: np.ndarray) -> np.ndarray:
         """Return ``X Delta^-1 X' + beta I``."""
         n = self._X.shape[0]

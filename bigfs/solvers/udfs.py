@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -60,25 +60,6 @@ class SparseBasis:
     converged: bool
 
 
-class Form(Protocol):
-    """A symmetric, positive semidefinite M of n_features^2, as far as `sparse_basis` uses it."""
-
-    def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return the diagonal to begin with."""
-
-    def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
-        """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to.
-
-        ``before`` is the last solution.
-        """
-
-    def quadratic(self, B: np.ndarray) -> float:
-        """Return ``tr(B'MB)``."""
-
-    def trace(self) -> float:
-        """Return the trace of M."""
-
-
 @dataclass(frozen=True)
 class DenseForm:
     """M itself, (n_features, n_features), float64."""
@@ -86,7 +67,10 @@ class DenseForm:
     M: np.ndarray
 
     def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return ones, as the paper begins; where M vanishes on more, as `ProductForm` does."""
+        """Return the diagonal to begin with: ones, as in the paper.
+
+        Where M vanishes on more dimensions than columns are wanted, it is that of `ProductForm`.
+        """
         values = np.linalg.eigvalsh(self.M)
         n_null = int((values < _NULL * values[-1]).sum())
         if n_null <= n_columns:
@@ -95,7 +79,7 @@ class DenseForm:
         return _null_weights(np.einsum("ij,ij->i", null, null), n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
-        """Solve by LAPACK."""
+        """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to."""
         return _smallest(self.M, added, n_columns)
 
     def quadratic(self, B: np.ndarray) -> float:
@@ -197,6 +181,10 @@ class SparseForm:
         """Return the trace of M."""
         products = self.rows.products(np.ones(self.rows.shape[1]))
         return float(self.S.multiply(products).sum())
+
+
+# A symmetric, positive semidefinite M of n_features^2, as far as `sparse_basis` uses it.
+Form: TypeAlias = DenseForm | ProductForm | SparseForm
 
 
 def _largest(

@@ -188,7 +188,7 @@ TASK_MODULES = (
     "scipy.sparse.csgraph",
     "bigfs.graph.build",
     "bigfs.spectral.chebyshev",
-    "bigfs.selectors.mcfs.tasks",
+    "bigfs.selectors.mcfs.wide",
     "bigfs.selectors.ndfs.passes",
 )
 

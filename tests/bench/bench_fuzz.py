@@ -42,8 +42,8 @@ _OUTPUTS = ("out", "runs")
 _WARM = (
     "bigfs.cli", "bigfs.pipeline.run", "bigfs.pipeline.inspect", "bigfs.pipeline.finished",
     "bigfs.pipeline.diff", "bigfs.plan.planning", "bigfs.store.ingest", "bigfs.results.export",
-    "bigfs.store.labels", "bigfs.selectors.moments.strategies",
-    "bigfs.selectors.moments.estimator", "pandas", "scipy.io",
+    "bigfs.store.labels", "bigfs.selectors.one_pass.strategies",
+    "bigfs.selectors.one_pass.estimator", "pandas", "scipy.io",
     "scipy.sparse", "numcodecs", "zarr", "dask.threaded", "dask.array",
     *(f"bigfs.store.formats.{name}" for name in ("csv", "mat", "npy", "npz", "zarr_array")),
 )  # fmt: skip

@@ -23,12 +23,9 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
-from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.iteration import iterate
-from bigfs.selectors.ndfs.kernels import with_sums
-from bigfs.selectors.ndfs.passes import ResidentPasses
-from bigfs.selectors.ndfs.solve import resident_by_gram
-from bigfs.selectors.ndfs.start import check_init
+from bigfs.selectors.ndfs.passes import Update, block_step
+from bigfs.selectors.ndfs.strategies import check_init
+from bigfs.solvers.l21 import GramSolver, row_weights
 from tests.bench._processor import processor_seconds
 from tests.reference.ndfs import ndfs as dense_ndfs
 from tests.selectors._ndfs import ndfs_scores
@@ -84,12 +81,18 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
     X, labels = blobs(n, d)
     F = check_init(labels, n, 10)
     W = ring(n)
-    passes = ResidentPasses(X, W.load(), W.degrees.load(), F)
-    parameters = NDFSParameters(gamma=1.0, tol=0.0, unit="none")
-    regression = resident_by_gram(passes, parameters, passes.gram())
+    matrix, root = W.load(), 1 / np.sqrt(W.degrees.load())[:, None]
+    update, solver = Update("safe", 1.0, 1.0), GramSolver(X.T @ X, 1.0)
+    ones, xtf, ftf = np.ones(d), X.T @ F, F.T @ F
+    coef, after = solver.solve(ones, xtf), F
     began = time.perf_counter()
     with single_thread():
-        iterate(passes, regression, with_sums(X.T @ F, F.sum(axis=0)), F.T @ F, parameters)
+        for _ in range(30):
+            smoothed = root * (matrix @ (root * after))
+            with_intercept = np.vstack([coef, np.zeros(10)])
+            after, sums = block_step(X, after, smoothed, with_intercept, ftf, update)
+            xtf, ftf = sums.xtf[:-1], sums.ftf
+            coef = solver.solve(row_weights(solver.solve(ones, xtf), 1e-12), xtf)
     bare = (time.perf_counter() - began) / 30
     spent = []
     for rows in (n, n // 8):

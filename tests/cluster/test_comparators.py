@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha, RandomSelection
 from bigfs.blocks import RowBlocks
 from bigfs.runtime.connection import local_cluster
-from bigfs.selectors.picks.sketch import RowSketch
+from bigfs.selectors.picks.strategies import RowSketch
 from bigfs.selectors.scoring import stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores

@@ -20,7 +20,7 @@ from bigfs.graph.finished import finished_affinity
 from bigfs.graph.representation import open_member, with_member
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.spec.strategies import choose
+from bigfs.selectors.one_pass.strategies import EdgeScores
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.store._anndata import COUNTS, D, N, ad, annotated, kept_as
@@ -102,7 +102,7 @@ def test_scores_equal_those_of_the_matrix(kind: str, dropped: list[int], tmp_pat
     assert result.settings["graph"]["weight"] == "stored" and "binary" not in str(result.notes)
     assert result.recall is None and "obsp/connectivities" in result.notes[0]
     W = affinity_from_csr(weights()[kept][:, kept])
-    score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
+    score = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
     expected = score(RowBlocks.from_any(COUNTS[kept]), W)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-12)
     of_object = LaplacianScore(

@@ -24,16 +24,25 @@ from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
 from bigfs.selectors.highly_variable.strategies import ClippedVariances, Deviances
 from bigfs.selectors.lfs.strategies import LocalSearch
 from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
-from bigfs.selectors.mcfs.regression import ForwardOnColumns, ForwardOnGram, ForwardOnRows
-from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
-from bigfs.selectors.mcfs.tasks import lars_task
-from bigfs.selectors.moments.strategies import Draws, Variances
+from bigfs.selectors.mcfs.strategies import (
+    ForwardOnColumns,
+    ForwardOnGram,
+    ForwardOnRows,
+    FullGram,
+    ScreenedColumns,
+)
+from bigfs.selectors.mcfs.wide import lars_task
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
+from bigfs.selectors.one_pass.strategies import (
+    Draws,
+    EdgeScores,
+    FeatureWeights,
+    Variances,
+    WeightsOfFewRows,
+)
 from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
-from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -162,7 +171,7 @@ CASES = (
 COUNTS = (
     Case(FullGram, "mcfs", 6_400, 2_000, _LASSO, rows=100),
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
-    Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True, empty=True),
+    Case(Woodbury, "ndfs", 800, 12_000, _NDFS, rows=100, alone=True, empty=True),
     Case(ScreenedColumns, "mcfs", 80_000, 5_000, _LASSO, rows=20_000, sparse=True),
     Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True, forced=True),
     Case(ForwardOnRows, "mcfs", 80_000, 5_000, _OMP, rows=40_000, sparse=True),

@@ -21,7 +21,7 @@ from bigfs.pipeline.run import run
 from bigfs.plan import planning
 from bigfs.results.result import open_result
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.mcfs.regression import ForwardOnGram
+from bigfs.selectors.mcfs.strategies import ForwardOnGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
 from bigfs.store import opening

@@ -19,7 +19,7 @@ from bigfs.cli import cli
 from bigfs.core.errors import ConfigError, ConvergenceError, InputError
 from bigfs.graph import update
 from bigfs.results.result import Result
-from bigfs.selectors.mcfs.regression import ForwardOnGram
+from bigfs.selectors.mcfs.strategies import ForwardOnGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
 from bigfs.store.scratch import ArrayRef

@@ -17,7 +17,7 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import make_config, selection_model
 from bigfs.selectors.curves import OnePass
-from bigfs.selectors.mcfs.regression import ForwardOnGram
+from bigfs.selectors.mcfs.strategies import ForwardOnGram
 from bigfs.selectors.number import smallest_enough
 from bigfs.solvers import nested
 from bigfs.stages.curves import Curves, curve_sizes

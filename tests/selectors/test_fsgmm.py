@@ -17,7 +17,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
 from bigfs.results.result import open_result
-from bigfs.selectors.fsgmm import iteration as _fsgmm
+from bigfs.selectors.fsgmm import strategies as _fsgmm
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef

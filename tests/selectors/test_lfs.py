@@ -16,7 +16,7 @@ from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors import sampled
 from bigfs.selectors.checkpoint import load_state
 from bigfs.selectors.clusters import N_GROUPS, groups_of
-from bigfs.selectors.lfs.strategies import LocalClusters, choose
+from bigfs.selectors.lfs.strategies import LocalClusters, LocalSearch
 from bigfs.solvers.separability import (
     feature_separability,
     is_singular,
@@ -255,7 +255,7 @@ def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     X, y = four_clusters(4)
     monkeypatch.setattr(sampled, "CHECKPOINT_SECONDS", 0.0)
     data = RowBlocks.from_any(X)
-    strategy = choose(data.layout, selection_of("lfs", n_clusters=4, init=y))
+    strategy = LocalSearch(data.layout, selection_of("lfs", n_clusters=4, init=y))
     outs = [Scratch(tmp_path / f"out-{i}") for i in range(4)]
     plain = strategy.run(Inputs(data), outs[0])
     steps, step = [], LocalClusters.step

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import bigfs
 from bigfs import MCFS
 from bigfs.core.errors import InputError
-from bigfs.selectors.mcfs import tasks as _tasks
+from bigfs.selectors.mcfs import wide as _tasks
 from bigfs.solvers.lars import lars_path_gram
 
 

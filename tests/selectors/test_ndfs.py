@@ -16,9 +16,14 @@ from bigfs import NDFS, knn_graph
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.selectors.ndfs.kernels import inverse_norms
-from bigfs.selectors.ndfs.start import normalized_indicators
-from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, NDFSStrategy, Woodbury
+from bigfs.selectors.ndfs.passes import FactorPasses, inverse_norms
+from bigfs.selectors.ndfs.strategies import (
+    Cholesky,
+    ConjugateGradients,
+    NDFSStrategy,
+    Woodbury,
+    normalized_indicators,
+)
 from bigfs.stages.scores import FeatureScores
 from bigfs.store.scratch import Scratch
 from tests.reference.ndfs import ndfs
@@ -367,7 +372,7 @@ def test_labels_and_their_indicators_are_one_start(digits: np.ndarray) -> None:
 def test_the_start_of_many_rows_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer rows in the sample than in the data, all rows still get the nearest center."""
     from bigfs.selectors import embedded
-    from bigfs.selectors.ndfs import start as _ndfs_start
+    from bigfs.selectors.ndfs import strategies as _ndfs_start
     from bigfs.spectral import spectral_embedding
 
     X = np.vstack([np.random.default_rng(i).normal(10 * i, 1, (150, 3)) for i in range(3)])
@@ -395,10 +400,7 @@ def test_an_interrupted_run_continues_at_its_last_checkpoint(
     digits: np.ndarray, tmp_path: Path, rows: int | None, update: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from bigfs.selectors.ndfs import passes as _ndfs_passes
-
-    kind = _ndfs_passes.ResidentPasses if rows is None else _ndfs_passes.StreamedPasses
-    step, made = kind.step, []
+    step, made = FactorPasses.step, []
 
     def failing(self: Any, *arguments: Any) -> Any:
         made.append(1)
@@ -410,7 +412,7 @@ def test_an_interrupted_run_continues_at_its_last_checkpoint(
     blocks, W = _graph(digits, rows)
     options = {"update": update, "tol": 0.0, "max_iter": 20}
     undisturbed = ndfs_scores(blocks, W, F, 10, **options)
-    monkeypatch.setattr(kind, "step", failing)
+    monkeypatch.setattr(FactorPasses, "step", failing)
     with pytest.raises(_Stop):
         ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)
     again = ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)

@@ -14,10 +14,9 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB
-from bigfs.selectors.picks import sketch
 from bigfs.selectors.picks import strategies as picks
-from bigfs.selectors.picks.sketch import RowSketch
-from bigfs.selectors.picks.strategies import MostExplained
+from bigfs.selectors.picks import strategies as sketch
+from bigfs.selectors.picks.strategies import MostExplained, RowSketch
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.reference.greedy import forward_selection

@@ -17,8 +17,8 @@ from bigfs.cli import main
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import selection_model
-from bigfs.selectors.q_alpha import QAlphaParameters
-from bigfs.selectors.q_alpha.strategies import FeatureWeights
+from bigfs.selectors.one_pass import QAlphaParameters
+from bigfs.selectors.one_pass.strategies import FeatureWeights
 from bigfs.selectors.registry import METHODS
 from bigfs.solvers.qalpha import q_alpha as solve
 from bigfs.stages.stage import Inputs

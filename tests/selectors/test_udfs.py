@@ -18,9 +18,8 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.udfs import kernels as _udfs
-from bigfs.selectors.udfs.kernels import local_scatter, product_form
-from bigfs.selectors.udfs.strategies import SparseProjection
+from bigfs.selectors.udfs import strategies as _udfs
+from bigfs.selectors.udfs.strategies import SparseProjection, local_scatter, product_form
 from bigfs.solvers.udfs import ProductForm
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores
@@ -126,10 +125,10 @@ def test_features_that_share_no_row_with_the_last_solution_come_in() -> None:
 def test_data_that_are_mostly_zeros_take_the_sparse_form(monkeypatch: pytest.MonkeyPatch) -> None:
     from bigfs.selectors.udfs import strategies
 
-    generator, made = np.random.default_rng(2), []
+    generator, made, sparse_form = np.random.default_rng(2), [], strategies.sparse_form
     X = generator.normal(size=(60, 400)) * (generator.random((60, 400)) < 0.03)
     monkeypatch.setattr(
-        strategies, "sparse_form", lambda *a: made.append(_udfs.sparse_form(*a)) or made[-1]
+        strategies, "sparse_form", lambda *a: made.append(sparse_form(*a)) or made[-1]
     )
     fitted = UDFS(5, n_clusters=3, max_iter=5, tol=0).fit(X)
     assert len(made) == 1 and made[0] is not None

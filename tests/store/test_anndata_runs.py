@@ -23,7 +23,7 @@ from bigfs.pipeline.inspect import describe
 from bigfs.results import annotate, export
 from bigfs.results.annotate import write_annotated
 from bigfs.selectors.configs import load_comparison, load_config
-from bigfs.selectors.spec.strategies import choose
+from bigfs.selectors.one_pass.strategies import EdgeScores
 from bigfs.store.labels import load_labels
 from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, h5py, kept_as
 from tests.store._folder import call
@@ -320,7 +320,7 @@ def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path
     result = run(settings)
     assert list(result.stages)[1] == "components" and "components" in result.stages
     graph = knn_graph(adata.obsm["X_pca"][kept].astype(np.float32), 4)
-    score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
+    score = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
     expected = score(RowBlocks.from_any(COUNTS[kept]), affinity(graph))
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
     for name, message in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):

@@ -163,7 +163,7 @@ def test_an_open_reader_keeps_its_rows(tmp_path: Path, n: int) -> None:
 def test_a_run_goes_on_while_rows_are_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bigfs.selectors.moments.strategies import Variances
+    from bigfs.selectors.one_pass.strategies import Variances
 
     store = _store(tmp_path / "X.zarr")
     original: Callable[..., Any] = Variances.run

@@ -22,7 +22,7 @@ from bigfs.core.errors import InputError
 from bigfs.graph import build, knn_graph
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.moments.strategies import Variances
+from bigfs.selectors.one_pass.strategies import Variances
 from bigfs.stages.stage import Inputs
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest

@@ -41,6 +41,7 @@ METHOD = Method(
     "FSGMM",
     __name__,
     FSGMMParameters,
+    choose_by="MixtureFit",
     bounds=(Bound("n_clusters", "n_samples"),),
     scale_free=True,
 )

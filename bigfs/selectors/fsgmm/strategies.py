@@ -2,35 +2,198 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 import numpy as np
 
-from bigfs.blocks.rowblocks import moments_step
-from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
+from bigfs.blocks.rowblocks import RowBlocks, moments_step
+from bigfs.core.cost import StageCost, Step, loop_seconds, pass_over
 from bigfs.core.errors import InputError
-from bigfs.selectors.fsgmm.iteration import (
-    MixtureState,
-    VaryingColumns,
-    begin,
-    expectation_bytes,
-    fit,
-    maximization_bytes,
-    resumed,
-    write_labels,
-)
+from bigfs.core.seeds import rng
+from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
+from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.selectors.method import Strategy
-from bigfs.solvers.saliency import information
+from bigfs.solvers.saliency import (
+    Expectations,
+    Mixture,
+    expectation,
+    information,
+    maximization,
+    message_length,
+    tile_rows,
+)
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+
+@dataclass
+class MixtureState:
+    """State of a fit: all that a checkpoint holds."""
+
+    # What the next pass looks at, and the one of least message length so far.
+    current: Mixture
+    best: Mixture
+    best_length: float = np.inf
+    last_length: float = np.nan  # of the pass before, if nothing dropped out since; otherwise NaN
+    # Message length and number of components, pass by pass.
+    lengths: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class VaryingColumns:
+    """The features that vary, and what standardizes them, as stored arrays."""
+
+    kept: ArrayRef
+    scaling: ArrayRef
+
+    def standardized(self, X: np.ndarray, live: np.ndarray) -> np.ndarray:
+        """Return the live ones of some rows, in float64."""
+        columns = self.kept.load()[live]
+        shift, scale = self.scaling.load()[:, live]
+        Z = X[:, columns].astype(np.float64)
+        Z -= shift
+        Z *= scale
+        return Z
+
+
+def expectation_bytes(n_clusters: int, n_features: int) -> int:
+    """Return the bytes that the E-step needs beside a block.
+
+    The parameters with two partial sums, and the relevances of a tile.
+    """
+    sizes = 8 * n_features * (10 * n_clusters + 20)
+    return sizes + 16 * n_clusters * n_features * 8 + 24 * 10**6
+
+
+def maximization_bytes(n_clusters: int, n_features: int) -> int:
+    """Return the bytes of the M-step: the sums, arrays of their size, and three mixtures."""
+    return 8 * n_features * (20 * n_clusters + 40)
+
+
+def begin(
+    blocks: RowBlocks, columns: VaryingColumns, n_clusters: int, random_state: int
+) -> MixtureState:
+    """Return the start: rows at random as means, all else the same for all."""
+    d = columns.kept.shape[0]
+    chosen = rng(random_state, "fsgmm").choice(blocks.n_samples, n_clusters, replace=False)
+    reader = blocks.start_pass(0)  # a few rows are no pass
+    rows = np.concatenate([reader.read(row, row + 1) for row in np.sort(chosen).tolist()])
+    mean = columns.standardized(rows, np.arange(d))
+    start = Mixture(
+        np.full(n_clusters, 1 / n_clusters),
+        mean,
+        np.ones((n_clusters, d)),
+        np.zeros(d),
+        np.ones(d),
+        np.full(d, 0.5),
+        np.arange(d),
+    )
+    return MixtureState(start, start)
+
+
+def _advance(
+    state: MixtureState,
+    sums: Expectations,
+    n_samples: int,
+    n_features: int,
+    parameters: FSGMMParameters,
+) -> None:
+    """Take the message length of the mixture of a pass, and put the next one in its place."""
+    current, min_clusters = state.current, parameters.min_clusters
+    length = message_length(sums.log_likelihood, current, n_samples, n_features)
+    state.lengths.append(length)
+    state.sizes.append(len(current.weights))
+    if length < state.best_length:
+        state.best, state.best_length = current, length
+    settled = abs(state.last_length - length) <= parameters.tol * abs(length)
+    if settled and len(current.weights) <= min_clusters:
+        state.finished = True
+        return
+    if settled:
+        after = current.without(int(current.weights.argmin()))
+    else:
+        after = maximization(sums, current, min_clusters, parameters.least_variance)
+    same = len(after.weights) == len(current.weights) and len(after.live) == len(current.live)
+    state.last_length = length if same else np.nan
+    state.current = after
+    # Where no feature tells anything apart nothing is left to fit.
+    state.finished = len(after.live) == 0
+    if state.finished:
+        nothing = replace(
+            after, weights=np.ones(1), mean=after.mean[:1], variance=after.variance[:1]
+        )
+        length = message_length(0.0, nothing, n_samples, n_features)
+        if length < state.best_length:
+            state.best, state.best_length = nothing, length
+
+
+def one_pass(
+    blocks: RowBlocks,
+    columns: VaryingColumns,
+    mixture: Mixture,
+    folder: Scratch,
+    labels: ArrayRef | None = None,
+) -> Expectations:
+    """Return the E-step's sums over all rows, and write the labels where they are wanted."""
+    stored = hand_over(folder.path, vars(mixture))
+    shared = columns, stored, labels
+    sums: Expectations = blocks.reduce(
+        _expectation_kernel, Expectations.add, *shared, label="fsgmm"
+    )
+    discard(stored)
+    return sums
+
+
+def write_labels(
+    blocks: RowBlocks, columns: VaryingColumns, mixture: Mixture, folder: Scratch, labels: ArrayRef
+) -> None:
+    """Write the most likely component of every row."""
+    if len(mixture.live):
+        one_pass(blocks, columns, mixture, folder, labels)
+        return
+    for first, end in blocks.bounds:
+        labels.write(first, np.zeros(end - first, dtype=np.int32))
+
+
+def _expectation_kernel(
+    X: np.ndarray,
+    first_row: int,
+    columns: VaryingColumns,
+    stored: Any,
+    labels: ArrayRef | None,
+) -> Expectations:
+    """Run the E-step on one block, by tiles."""
+    mixture = Mixture(**handed(stored))
+    total: Expectations | None = None
+    nearest = np.empty(len(X), dtype=np.int32)
+    step = tile_rows(mixture)
+    for at in range(0, len(X), step):
+        Z = columns.standardized(X[at : at + step], mixture.live)
+        sums, nearest[at : at + step] = expectation(Z, mixture)
+        total = sums if total is None else total.add(sums)
+    if labels is not None:
+        labels.write(first_row, nearest)
+    assert total is not None
+    return total
+
+
+def resumed(path: Location | None) -> MixtureState | None:
+    """Return the stored state, or None where there is none that can be read."""
+    stored = load_state(path)
+    if stored is None:
+        return None
+    mixtures: dict[str, Any] = {n: Mixture(**stored.pop(n)) for n in ("current", "best")}
+    return MixtureState(**mixtures, **stored)
+
 
 # Measured: steps of a loop for a value and a component.
 _LOOPS = 8
-
-
-def choose(shape: Shape, selection: Selection) -> MixtureFit:
-    """Return the only strategy."""
-    return MixtureFit(shape, selection)
 
 
 class MixtureFit(Strategy):
@@ -43,7 +206,7 @@ class MixtureFit(Strategy):
         times = self.parameters.max_iter
         steps = (
             moments_step(self.shape),
-            Step(f"{k} rows to start from", 32 * k * d, 1, 0, k),
+            Step(f"{k} rows to start from", 32 * k * d, 1, 0, k, by_client=True),
             pass_over(
                 self.shape,
                 what,
@@ -78,7 +241,16 @@ class MixtureFit(Strategy):
         state = resumed(file)
         if state is None:
             state = begin(blocks, columns, self.parameters.n_clusters, self.selection.random_state)
-        state = fit(blocks, columns, state, folder, self.parameters, file)
+        max_iter = self.parameters.max_iter
+        with track("fsgmm", max_iter, "passes") as progress, silenced():
+            progress.resume(len(state.lengths))
+            while not state.finished:
+                sums = one_pass(blocks, columns, state.current, folder)
+                _advance(state, sums, blocks.n_samples, len(kept), self.parameters)
+                state.finished = state.finished or len(state.lengths) >= max_iter
+                progress.advance(1, f"message length {state.lengths[-1]:.6g}")
+                if file is not None:
+                    save_state(file, state)
         write_labels(blocks, columns, state.best, folder, labels)
         folder.close()
         return _ranked(state, kept, blocks.n_features, labels)

@@ -69,6 +69,7 @@ METHOD = Method(
     "GFSKMeans",
     __name__,
     GFSKMeansParameters,
+    choose_by="GlobalSearch",
     needs=needs_eigengap,
     starts=("k-means++",),
     bounds=(Bound("n_clusters", "n_samples"),),

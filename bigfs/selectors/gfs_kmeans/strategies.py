@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.lloyd import label_sums, lloyd
-from bigfs.config import Selection
-from bigfs.core.cost import Shape
 from bigfs.selectors.clusters import ROWS_PER_FEATURE, ClusterRule, SearchedRows, least_separate
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.sampled import SampledSearch, SearchState, batch_size
@@ -220,11 +218,6 @@ def variances_within(counts: np.ndarray, means: np.ndarray, total: np.ndarray) -
 def _best(values: np.ndarray, alone: np.ndarray) -> int:
     """Return the place of the largest value; of equal ones, of the least separate feature."""
     return int(rank(values, np.zeros(len(values), dtype=bool), -alone)[0])
-
-
-def choose(shape: Shape, selection: Selection) -> GlobalSearch:
-    """Return the only strategy; how many rows it searches follows from the shape."""
-    return GlobalSearch(shape, selection)
 
 
 class GlobalSearch(SampledSearch):

@@ -35,6 +35,7 @@ METHOD = Method(
     "LFS",
     __name__,
     LFSParameters,
+    choose_by="LocalSearch",
     needs=needs_eigengap,
     starts=("k-means++",),
     bounds=(Bound("n_clusters", "n_samples"),),

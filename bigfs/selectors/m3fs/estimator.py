@@ -9,7 +9,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
-from bigfs.selectors.m3fs.planes import label_rows
+from bigfs.selectors.m3fs.rounds import label_rows
 from bigfs.store.scratch import ArrayRef
 
 

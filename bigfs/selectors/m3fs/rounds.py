@@ -12,35 +12,251 @@ when the best point, whose loss on all rows is known, is within C epsilon of the
 which no point is below: where that is the last solution itself, no plane is violated by more than
 epsilon.
 
-Data of several blocks are read once in a round for all starts together. Of data of one block each
-start is a task, in which the same rounds run.
+Data are read once in a round for all starts together.
+
+With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
+column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
+cluster plus 1 (with two clusters just 1). All of it is one formula: a row with cluster z and rival
+r asks for ``f_z - f_r >= 1``, where with two clusters ``f_z - f_r`` is ``f`` or ``-f``.
+
+What a start keeps for every row, its clusters and its planes, is one small integer per row (one
+bit with two clusters), stored by blocks under the round that made it: a task that runs twice
+writes the same values again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.rowblocks import BlockReader
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
-from bigfs.runtime.progress import Work, say_where, silenced, track
-from bigfs.runtime.scope import inline
+from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.m3fs.planes import (
-    PlaneSums,
-    Request,
-    StoredRows,
-)
 from bigfs.selectors.memory import forget, memory
 from bigfs.solvers.cone import ConeProgram, ConeSolution, solve_cone, weights_of
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef
+
+
+@dataclass
+class PlaneSums:
+    """Sums of one pass over the rows for one start; two of them add up."""
+
+    hinge: float  # sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane
+    chosen: int  # rows that the new plane names a rival for
+    gradient: np.ndarray  # of shape (D, P), float64: sums of the new plane
+    # Of shape (n_planes, D, P), float64: what new clusters change of the sums of older planes;
+    # empty unless asked for.
+    gradients: np.ndarray
+    counts: np.ndarray  # of shape (n_planes,), int64: and of the rows that they ask something of
+    changed: int  # rows whose cluster under V is not the stored one
+    sizes: np.ndarray  # of shape (n_clusters,), int64: rows of each cluster under V
+
+    def __add__(self, other: PlaneSums) -> PlaneSums:
+        """Add the sums of two sets of rows."""
+        return PlaneSums(*(mine + vars(other)[name] for name, mine in vars(self).items()))
+
+
+def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return ``[X 1] V`` in float64; V has a row more than X has columns if it has intercepts."""
+    d = X.shape[1]
+    F = np.empty((len(X), V.shape[1]))
+    step = tile_rows(d)
+    for begin in range(0, len(X), step):
+        F[begin : begin + step] = X[begin : begin + step].astype(np.float64, copy=False) @ V[:d]
+    if len(V) > d:
+        F += V[d]
+    return F
+
+
+def clusters_of(F: np.ndarray) -> np.ndarray:
+    """Return the cluster of every row: the sign's, or the largest value's."""
+    if F.shape[1] == 1:
+        return (F[:, 0] >= 0).astype(np.uint8)
+    return F.argmax(axis=1).astype(np.uint8)
+
+
+def rivals(F: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the most violated plane for clusters z, and what every row is short of a margin."""
+    if F.shape[1] == 1:
+        short = 1.0 - np.where(z == 1, F[:, 0], -F[:, 0])
+        return (short > 0).astype(np.uint8), np.maximum(0.0, short)
+    rows = np.arange(len(F))
+    others = F.copy()
+    others[rows, z] = -np.inf
+    second = others.argmax(axis=1)
+    short = 1.0 - (F[rows, z] - F[rows, second])
+    return np.where(short > 0, second + 1, 0).astype(np.uint8), np.maximum(0.0, short)
+
+
+def plane_weights(plane: np.ndarray, z: np.ndarray, P: int) -> tuple[np.ndarray, int]:
+    """Return the weight of every row in a plane's sums, (P, n_rows), and the rows it counts."""
+    named = plane > 0
+    if P == 1:
+        signs = np.where(z == 1, 1.0, -1.0)
+        return (named * signs)[None, :], int(named.sum())
+    # A row whose rival has become its own cluster asks nothing.
+    named &= plane != z + 1
+    clusters = np.arange(P)[:, None]
+    weights = (z == clusters).astype(np.float64) - (plane == clusters + 1)
+    return weights * named, int(named.sum())
+
+
+def plane_sums(
+    X: np.ndarray, planes: list[np.ndarray], z: np.ndarray, P: int, intercept: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted."""
+    d, J = X.shape[1], len(planes)
+    sums, counts = np.zeros((J * P, d + intercept)), np.zeros(J, dtype=np.int64)
+    step = tile_rows(max(d, J * P))
+    for begin in range(0, len(X) if J else 0, step):
+        part = slice(begin, begin + step)
+        weights = np.empty((J, P, len(X[part])))
+        for j, plane in enumerate(planes):
+            weights[j], named = plane_weights(plane[part], z[part], P)
+            counts[j] += named
+        rows = X[part].astype(np.float64, copy=False)
+        # Of many planes few rows are of a cluster, or have it as a rival in any of them.
+        for p in range(P):
+            used = weights[:, p].any(axis=0)
+            sums[p::P, :d] += weights[:, p, used] @ rows[used]
+        if intercept:
+            sums[:, d] += weights.reshape(J * P, -1).sum(axis=1)
+    return np.ascontiguousarray(sums.reshape(J, P, d + intercept).transpose(0, 2, 1)), counts
+
+
+def block_step(
+    X: np.ndarray, V: np.ndarray, z: np.ndarray, older: list[np.ndarray], take_over: bool
+) -> tuple[PlaneSums, np.ndarray, np.ndarray]:
+    """Do one start's part of a pass on one block.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+    V : ndarray of shape (D, P)
+    z : ndarray of shape (n_rows,), uint8
+        The present clusters.
+    older : list of ndarray of shape (n_rows,)
+        Planes of which is wanted what the clusters of V change.
+    take_over : bool
+        Draw the plane for the clusters of V, not for the present ones.
+
+    Returns
+    -------
+    sums : PlaneSums
+    plane : ndarray of shape (n_rows,), uint8
+        The most violated plane.
+    now : ndarray of shape (n_rows,), uint8
+        The clusters of V.
+    """
+    intercept, P = len(V) > X.shape[1], V.shape[1]
+    F = decisions(X, V)
+    now = clusters_of(F)
+    moved = np.flatnonzero(now != z)
+    plane, short = rivals(F, now if take_over else z)
+    sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
+    # Few clusters change: the other rows ask the same of the older planes.
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(moved) if older else 0, step):
+        part = moved[begin : begin + step]
+        there, planes = X[part], [older_plane[part] for older_plane in older]
+        for clusters, sign in ((now, 1), (z, -1)):
+            gathered, asked = plane_sums(there, planes, clusters[part], P, intercept)
+            changes += sign * gathered
+            counts_changed += sign * asked
+    sizes = np.bincount(now, minlength=max(2, P))
+    hinge, chosen = float(short.sum()), int(counts[0])
+    pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
+    return pass_sums, plane, now
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request of one start to a pass; small and picklable."""
+
+    start: int  # number of the start
+    plane: int  # number under which the new plane is stored
+    round: int  # under which the clusters of V are stored
+    # Round of the present clusters, which the plane is drawn for; 0: the start's labels.
+    version: int
+    # Draw it for the clusters of V instead, and sum what they change of the older planes.
+    take_over: bool
+    ids: tuple[int, ...]  # numbers of the older planes
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Clusters and planes of the rows of one block, in a folder that all processes reach."""
+
+    folder: str
+    first_row: int
+    n_rows: int
+    labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters of round 0
+    bits: bool  # values are 0 and 1: eight of them in a byte
+
+    def _path(self, start: int, kind: str, round_: int) -> Location:
+        return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
+
+    def _get(self, start: int, kind: str, round_: int) -> np.ndarray:
+        with open_own(self._path(start, kind, round_)) as file:
+            values = np.load(file, allow_pickle=False)
+        return np.unpackbits(values, count=self.n_rows) if self.bits else values
+
+    def _put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
+        with replaced_file(self._path(start, kind, round_), sync=False, own=True) as file:
+            np.save(file, np.packbits(values) if self.bits else values)
+
+    def advance(self, X: np.ndarray, V: np.ndarray, request: Request) -> PlaneSums:
+        """Do one start's part of a pass on these rows, and store what it leaves behind."""
+        start, older = request.start, []
+        if request.take_over:
+            older = [self._get(start, "plane", number) for number in request.ids]
+        if request.round == 0:
+            labels = self.labels.read(self.first_row, self.first_row + self.n_rows)
+            self._put(start, "clusters", 0, labels[:, start])
+        z = self._get(start, "clusters", request.version)
+        sums, plane, now = block_step(X, V, z, older, request.take_over)
+        self._put(start, "plane", request.plane, plane)
+        if request.take_over:
+            self._put(start, "clusters", request.round, now)
+        return sums
+
+
+def label_rows(blocks: RowBlocks, points: np.ndarray, out: ArrayRef) -> list[float]:
+    """Write the cluster of every row under each V; return the sums of ``max(0, 1 - margin)``.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    points : ndarray of shape (n_points, D, P)
+    out : ArrayRef of shape (n_samples, n_points), or (n_samples,) for one point
+    """
+    stored = blocks.scratch.put(blocks.scratch.unique("points"), points)
+    hinges = blocks.reduce(_label_kernel, np.add, stored, out, label="m3fs labels")
+    blocks.scratch.remove(stored)
+    return [float(value) for value in hinges]
+
+
+def _label_kernel(X: np.ndarray, first_row: int, points: ArrayRef, out: ArrayRef) -> np.ndarray:
+    of_points = points.load()
+    labels, hinges = np.empty((len(X), len(of_points)), out.dtype), np.empty(len(of_points))
+    for i, V in enumerate(of_points):
+        F = decisions(X, V)
+        labels[:, i] = clusters_of(F)
+        hinges[i] = rivals(F, labels[:, i])[1].sum()
+    out.write(first_row, labels.reshape(len(X), *out.shape[1:]))
+    return hinges
+
 
 # A plane whose multiplier is below this share of C is idle. With the clusters outside it is dropped
 # when they change, or after it was idle in this many draws of planes in a row; in the
@@ -307,105 +523,53 @@ class Rounds:
         names = ("planes", "bounds", "slopes")
         place = as_location(self.folder)
         items = [hand_over(place, {name: vars(s)[name] for name in names}) for s in states]
-        with self.in_turn():
+        # In turn by the threads of a process, where that takes less time.
+        small = self.settings.n_rows_of_v * self.settings.n_columns <= _INTERPRETED_UNKNOWNS
+        with at_most_at_once(1) if small else nullcontext():
             solutions = run_tasks(_solve_task, items, self, label="m3fs solve")
         for state, item, solution in zip(states, items, solutions, strict=True):
             state.solved(solution)
             discard(item)
 
-    def in_turn(self) -> AbstractContextManager[None]:
-        """Let the threads of a process solve programs in turn, where that takes less time."""
-        small = self.settings.n_rows_of_v * self.settings.n_columns <= _INTERPRETED_UNKNOWNS
-        return at_most_at_once(1) if small else nullcontext()
-
-    def step(
-        self, states: list[Trajectory], bounds: list[tuple[int, int]], reader: BlockReader
-    ) -> None:
+    def step(self, states: list[Trajectory], blocks: RowBlocks) -> None:
         """Run one pass for starts, and have them take what it found."""
         settings = self.settings
         requests = tuple(request for state in states for request in state.requests(settings))
         points = [point for state in states for point in state.points(settings)]
         shared = hand_over(as_location(self.folder), np.array(points))
-        sums = map_reduce(
-            _step_task, bounds, _add_lists, reader, self, requests, shared, label="m3fs pass"
-        )
+        given = blocks.start_pass(), self, requests, shared
+        sums = map_reduce(_step_task, blocks.bounds, _add_lists, *given, label="m3fs pass")
         discard(shared)
         for state in states:
             of_state = [s for s, r in zip(sums, requests, strict=True) if r.start == state.number]
-            state.absorb(of_state, settings, bounds[-1][1])
-
-    def run(
-        self,
-        states: list[Trajectory],
-        bounds: list[tuple[int, int]],
-        start_pass: Callable[[], BlockReader],
-        progress: Work | None = None,
-        checkpoint: Location | None = None,
-    ) -> None:
-        """Run starts to their ends, in lock-step.
-
-        Parameters
-        ----------
-        states : list of Trajectory
-            They are changed.
-        bounds : list of (int, int)
-            First row and one past the last row of every block.
-        start_pass : callable
-            Returns what the tasks of a pass read rows with.
-        progress : Work, optional
-            Counts the rounds. None: this is a task itself.
-        checkpoint : Path or ObjectPath, optional
-            File that outlives this process, written every half minute.
-        """
-        saved = time.monotonic()
-        while active := [state for state in states if not state.done]:
-            with silenced():
-                self.solve([state for state in active if state.ids and not state.refresh])
-                self.step(active, bounds, start_pass())
-            best = min(state.objective for state in states)
-            note = f"objective {best:.6g}" if np.isfinite(best) else None
-            if progress is not None:
-                progress.advance(1, note)
-            elif note:
-                say_where(f"start {states[0].number}: round {states[0].n_rounds}, {note}")
-            if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                save_state(checkpoint, states)
-                saved = time.monotonic()
+            state.absorb(of_state, settings, blocks.n_samples)
 
 
 def run_starts(blocks: RowBlocks, rounds: Rounds, checkpoint: Location | None) -> list[Trajectory]:
-    """Run all starts to their ends, from a checkpoint if there is one."""
+    """Run all starts to their ends, in lock-step.
+
+    The checkpoint, if there is one, is a file that outlives this process: it is read if it is
+    there, and written every half minute.
+    """
     n_starts, settings = rounds.labels.shape[1], rounds.settings
+    states = [Trajectory(**stored) for stored in load_state(checkpoint) or []]
+    states = states or [Trajectory.first(number, settings) for number in range(n_starts)]
+    saved = time.monotonic()
     try:
-        if len(blocks.bounds) == 1:
-            with rounds.in_turn():
-                return run_tasks(
-                    _run_task,
-                    list(range(n_starts)),
-                    blocks.start_pass(n_starts),
-                    blocks.n_samples,
-                    rounds,
-                    label="m3fs",
-                    unit="starts",
-                    notes=True,
-                )
-        states = [Trajectory(**stored) for stored in load_state(checkpoint) or []]
-        states = states or [Trajectory.first(number, settings) for number in range(n_starts)]
         with track("m3fs", settings.max_iter, "rounds") as progress:
             progress.resume(max(state.n_rounds for state in states))
-            rounds.run(states, blocks.bounds, blocks.start_pass, progress, checkpoint)
-        return states
+            while active := [state for state in states if not state.done]:
+                with silenced():
+                    rounds.solve([state for state in active if state.ids and not state.refresh])
+                    rounds.step(active, blocks)
+                best = min(state.objective for state in states)
+                progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)
+                if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                    save_state(checkpoint, states)
+                    saved = time.monotonic()
     finally:
         forget(rounds.keeps[0])
-
-
-def _run_task(number: int, reader: BlockReader, n: int, rounds: Rounds) -> Trajectory:
-    """Run one start on data of one block."""
-    state = Trajectory.first(number, rounds.settings)
-    with inline():
-        rounds.run([state], [(0, n)], lambda: reader)
-    state.planes = np.empty(0)
-    return state
+    return states
 
 
 def _solve_task(shared: Any, rounds: Rounds) -> ConeSolution:

@@ -22,8 +22,7 @@ from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
 from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
-from bigfs.selectors.m3fs.planes import label_rows
-from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, run_starts
+from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
 from bigfs.selectors.m3fs.starts import (
     DIGITS,
     choice_steps,
@@ -137,9 +136,8 @@ class MarginSearch(Strategy):
         # Clusters and planes of many rounds, in bits where there are two clusters.
         kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
         stored = n * (4 + n_run)
-        keeps = shape.nbytes if shape.n_blocks > 1 else 0
         scratch = stored + n * 6 * n_starts + kept_of_rows
-        return StageCost(tuple(steps), scratch, stored, keeps, at_most=True)
+        return StageCost(tuple(steps), scratch, stored, shape.nbytes, at_most=True)
 
     def _round_steps(self, n_run: int) -> tuple[Step, ...]:
         """Return the steps from the starts to their ends, and of a pass that writes these."""
@@ -150,11 +148,6 @@ class MarginSearch(Strategy):
         n_rows_of_v, n_columns = self._size
         seconds = product_seconds(shape.n_samples, n_rows_of_v, n_columns)
         seconds += product_seconds(_PRODUCTS, n_rows_of_v, n_rows_of_v, n_columns)
-        if shape.n_blocks == 1:
-            what = f"all {shape.n_samples:,} rows with their planes and a cone program"
-            seconds *= n_run * rounds
-            requests = n_run * shape.n_chunks
-            return Step(what, block + program, n_run, n_run, requests, seconds=seconds), written
         what = f"a cone program of {n_rows_of_v:,} x {n_columns} unknowns"
         with_planes = f"a block of {shape.rows:,} rows with its planes"
         return (
@@ -167,7 +160,7 @@ class MarginSearch(Strategy):
                 1,
                 3 * shape.n_chunks,
                 rounds,
-                seconds=seconds,  # processes keep their rows
+                seconds=n_run * seconds,  # processes keep their rows
             ),
             written,
         )
@@ -249,8 +242,6 @@ class MarginSearch(Strategy):
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
         budget = min(budget, blocks.nbytes)  # what the cost says is kept
-        if len(blocks.bounds) == 1:  # every task has room for it
-            budget = blocks.nbytes + mean.nbytes + (0 if smooth is None else smooth.nbytes)
         keeps = f"m3fs-{uuid.uuid4().hex[:8]}", max(0, budget)
         center = folder.put(folder.unique("mean"), mean)
         form = None if smooth is None else folder.put(folder.unique("smooth"), smooth)

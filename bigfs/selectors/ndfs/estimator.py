@@ -79,7 +79,7 @@ class NDFS(BaseSelector):
     solver_ : {"cholesky", "woodbury", "cg"}
         How the regressions were solved.
     n_passes_ : int
-        Passes over X beyond the graph and the start; 1 where X stays in this process.
+        Passes over X beyond the graph and the start.
     n_clusters_ : int
         Columns of F.
     spectrum_ : ndarray, float64
@@ -114,13 +114,13 @@ class NDFS(BaseSelector):
     most is the start: clusters of the spectral embedding agree far better with known classes
     than those of k-means on X (NMI 84 against 64 on UMIST).
 
-    Cost: small data of one block are read once and stay in this process. Of others each
-    iteration is a pass, but blocks that fit the workers' memory are read once; F is stored by row
-    blocks. The regressions take one more pass, for ``X'X``, where a worker can fold such matrices
-    (``solver_`` "cholesky"). With fewer rows than features, each is a pass of one task that holds
-    X and three n_samples x n_samples matrices, where these fit ("woodbury"). Where neither does,
-    conjugate gradients take up to 500 passes for each of the two regressions of an iteration
-    ("cg"); with a larger ``memory_limit`` they are not needed.
+    Cost: each iteration is a pass, but blocks that fit the workers' memory are read once; F is
+    stored by row blocks. The client solves the regressions. They take one more pass, for ``X'X``,
+    where a worker can fold such matrices and the client factor one (``solver_`` "cholesky"). With
+    fewer rows than features the client holds X and three n_samples x n_samples matrices, where
+    these fit ("woodbury"). Where neither does, conjugate gradients take up to 500 passes for each
+    of the two regressions of an iteration ("cg"); with a larger ``memory_limit`` they are not
+    needed.
 
     References
     ----------

@@ -1,30 +1,136 @@
-"""The passes of NDFS over X and the graph: in this process, or by row blocks on workers.
+"""The passes of NDFS over X and the graph, by row blocks; imports no scikit-learn.
 
-Both run the same kernel on the same rows. `ResidentPasses` holds a matrix of one block with its
-graph and F: nothing but the arithmetic is left of a pass. `StreamedPasses` keeps F in storage by
-row blocks, a new array every iteration, and each task reads its rows of X, of W and of F, and the
-rows of F its edges lead to.
+F is stored by row blocks, a new array every iteration. Each task reads its rows of X, of W and of
+F, and the rows of F its edges lead to.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks.csr_kernels import kernel_bytes
-from bigfs.blocks.kernels import Gram
+from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.memory import forget, memory
-from bigfs.selectors.ndfs.kernels import FactorSums, Update, block_step, merge_sums, smoothness
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Entries below this are taken for zero: their products would underflow.
+_FLUSH = 1e-30
+# The printed denominator can be negative; clamped, an entry grows at most this much at once.
+_GROWTH = 10.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One of the multiplicative updates with its parameters."""
+
+    kind: str  # one of "safe", "printed"
+    alpha: float
+    gamma: float
+
+    def apply(self, F: np.ndarray, SF: np.ndarray, HF: np.ndarray, ftf: np.ndarray) -> np.ndarray:
+        """Return the next F of some rows, not normalized.
+
+        Parameters
+        ----------
+        F, SF, HF : ndarray of shape (rows, n_clusters), float64
+            The rows of F, of ``D^-1/2 W D^-1/2 F`` and of ``X (X'X + beta Delta)^-1 X'F``.
+        ftf : ndarray of shape (n_clusters, n_clusters)
+            ``F'F`` of all rows.
+        """
+        above = self.gamma * F
+        below = self.gamma * (F @ ftf)
+        if self.kind == "printed":  # eq. (15), MF = F - SF + alpha (F - HF)
+            below += (1 + self.alpha) * F - SF - self.alpha * HF
+            np.maximum(below, above / _GROWTH, out=below)
+        else:
+            positive = np.maximum(HF, 0)
+            above += SF + self.alpha * positive
+            below += (1 + self.alpha) * F + self.alpha * (positive - HF)
+        ratio = np.divide(above, below, out=np.zeros_like(F), where=below > 0)
+        if self.kind == "safe":
+            np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
+        ratio *= F
+        ratio[ratio < _FLUSH] = 0
+        return ratio
+
+
+@dataclass
+class FactorSums:
+    """Sums of one pass; two of them add up."""
+
+    # Of shape (n_features + 1, n_clusters), float64: ``X'F`` of the new F; the last row has the
+    # sums of its columns.
+    xtf: np.ndarray
+    ftf: np.ndarray  # of shape (n_clusters, n_clusters), float64: ``F'F`` of the new F
+    overlap: np.ndarray  # of shape (n_clusters,), float64: products of the new and the old columns
+    smoothness: float  # ``tr(F'LF)`` of the old F
+
+
+def merge_sums(a: FactorSums, b: FactorSums) -> FactorSums:
+    """Add the second to the first, in its memory."""
+    a.xtf += b.xtf
+    a.ftf += b.ftf
+    a.overlap += b.overlap
+    a.smoothness += b.smoothness
+    return a
+
+
+def float_tiles(X: Any) -> Iterator[tuple[slice, Any]]:
+    """Yield a block in float64: of a dense one some rows at a time, of CSR all at once."""
+    step = X.shape[0] if hasattr(X, "indptr") else tile_rows(X.shape[1])
+    for begin in range(0, X.shape[0], step):
+        part = slice(begin, begin + step)
+        rows = X if step == X.shape[0] else X[part]
+        yield part, rows.astype(np.float64, copy=False)
+
+
+def block_step(
+    X: Any, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
+) -> tuple[np.ndarray, FactorSums]:
+    """Return the next F of a row block and its share of the sums, reading X once.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (rows, n_features), float32 or float64
+    F, SF : ndarray of shape (rows, n_clusters), float64
+    coef : ndarray of shape (n_features + 1, n_clusters), float64
+        ``(X'X + beta Delta)^-1 X'F``; the last row is the intercept.
+    ftf : ndarray of shape (n_clusters, n_clusters), float64
+    update : Update
+    """
+    after, xtf = np.empty_like(F), np.zeros(coef.shape)
+    for part, rows in float_tiles(X):
+        after[part] = update.apply(F[part], SF[part], rows @ coef[:-1] + coef[-1], ftf)
+        xtf[:-1] += rows.T @ after[part]
+    xtf[-1] = after.sum(axis=0)
+    overlap = np.einsum("ij,ij->j", after, F)
+    return after, FactorSums(xtf, after.T @ after, overlap, smoothness(F, SF))
+
+
+def with_sums(xtf: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return ``X'F`` with the sums of F's columns as its last row."""
+    return np.vstack([xtf, sums])
+
+
+def smoothness(F: np.ndarray, SF: np.ndarray) -> float:
+    """Return the rows' share of ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
+    return float(np.einsum("ij,ij->", F, F - SF))
+
+
+def inverse_norms(squares: np.ndarray) -> np.ndarray:
+    """Return ``1 / sqrt(squares)``, and 1 for an emptied cluster."""
+    return 1 / np.sqrt(np.where(squares > 0, squares, 1.0))
 
 
 @dataclass
@@ -37,109 +143,8 @@ class Ending:
 
 
 def merge_endings(a: Ending, b: Ending) -> Ending:
-    """Merge two of them; distances add in squares."""
+    """Merge two of them, whose distances are squares."""
     return Ending(a.smoothness + b.smoothness, a.distance + b.distance, a.changed + b.changed)
-
-
-def uncentered(gram: Gram) -> np.ndarray:
-    """Return ``X'X`` of the data as they are, in the memory of the Gram matrix."""
-    for row, value in enumerate(gram.mean):
-        gram.gram[row] += gram.count * value * gram.mean
-    return gram.gram
-
-
-class FactorPasses(Protocol):
-    """Interface of the data to the iteration."""
-
-    scale: np.ndarray
-
-    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
-        """Replace F by the next one, in one pass over X; ``scale`` is applied first."""
-
-    def finish(self, labels: ArrayRef) -> Ending:
-        """Look at the final F: a pass over the graph alone, which writes the labels."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the state from which `restore` comes back to this F."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Come back to a stored F."""
-
-
-class ResidentPasses:
-    """A matrix of one block, its graph and F, all in this process.
-
-    Whoever uses it limits the threads: asking for that in every pass would take longer than
-    many a pass.
-
-    Parameters
-    ----------
-    X : ndarray or csr_array of shape (n_samples, n_features), float64
-    W : scipy CSR matrix of shape (n_samples, n_samples)
-    degrees : ndarray of shape (n_samples,)
-        Row sums of W.
-    F : ndarray of shape (n_samples, n_clusters), float64
-        The start.
-    mean : ndarray of shape (n_features,), float64, or None, default=None
-        What is still to be subtracted from X where the regressions have an intercept.
-
-    Attributes
-    ----------
-    F : ndarray
-        The current iterate, before ``scale``.
-    scale : ndarray of shape (n_clusters,)
-        Factors of F's columns that the next pass applies.
-    """
-
-    def __init__(
-        self, X: Any, W: Any, degrees: np.ndarray, F: np.ndarray, mean: np.ndarray | None = None
-    ) -> None:
-        self.X, self.F, self.mean = X, F, mean
-        self.scale = np.ones(F.shape[1])
-        self._W, self._root = W, 1 / np.sqrt(degrees)[:, None]
-        self._start = F
-
-    def gram(self) -> np.ndarray:
-        """Return ``X'X``."""
-        return np.asarray(self.X.T @ self.X)
-
-    def _smoothed(self) -> np.ndarray:
-        return np.asarray(self._root * (self._W @ (self._root * self.F)))
-
-    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
-        """Replace F by the next one."""
-        self.F = self.F * self.scale
-        self.scale = np.ones(len(ftf))
-        self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
-        return sums
-
-    def finish(self, labels: ArrayRef) -> Ending:
-        """Look at the final F and write the labels."""
-        self.F = self.F * self.scale
-        self.scale = np.ones(len(self.scale))
-        ending, assigned = _look_back(self.F, self._smoothed(), self._start)
-        labels.write(0, assigned)
-        return ending
-
-    def state(self) -> dict[str, Any]:
-        """Return F and the scale that is still to be applied."""
-        return {"F": self.F, "scale": self.scale}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Come back to a stored F."""
-        self.F, self.scale = state["F"], state["scale"]
-
-
-def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: int) -> int:
-    """Return the bytes that `ResidentPasses` and its regressions need.
-
-    X in float64 and, at most as large, as it was read or centered, or what the solver takes; the
-    graph; F with the arrays of an update.
-    """
-    n = shape.n_samples
-    x_bytes = 8 * n * shape.n_features
-    data = x_bytes + max(x_bytes, solver_bytes)
-    return data + 12 * n_entries + n * (40 + 96 * n_clusters)
 
 
 @dataclass(frozen=True)
@@ -161,15 +166,15 @@ class _Context:
     """The inputs of every task of a pass; small and picklable.
 
     ``small`` has the scale of F's columns in its first row; then follow ``F'F`` and the
-    coefficients. A pass over the graph alone has no reader.
+    coefficients. A pass over the graph alone has neither a reader nor an update.
     """
 
     run: str
-    reader: BlockReader | None
     W: AffinityMatrix
     F: ArrayRef
     out: ArrayRef
     small: ArrayRef
+    reader: BlockReader | None
     update: Update | None
     keeps_x: bool
     keep_x_bytes: int
@@ -177,8 +182,8 @@ class _Context:
 
 
 @dataclass
-class StreamedPasses:
-    """A matrix of many blocks, read by tasks."""
+class FactorPasses:
+    """F beside X and the graph: each pass is a task for each block."""
 
     blocks: RowBlocks
     W: AffinityMatrix
@@ -197,22 +202,25 @@ class StreamedPasses:
         self._old: list[ArrayRef] = []
         self._stored: set[str] = {self.F.path}
 
-    def _context(self, out: ArrayRef, small: ArrayRef) -> _Context:
-        return _Context(
-            # A source in memory is read without a copy: there is nothing to keep.
-            self._run, None, self.W, self.F, out, small, None,
-            self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes,
-        )  # fmt: skip
+    def _context(
+        self,
+        out: ArrayRef,
+        small: ArrayRef,
+        reader: BlockReader | None = None,
+        update: Update | None = None,
+    ) -> _Context:
+        # A source in memory is read without a copy: there is nothing to keep.
+        keeps = self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes
+        return _Context(self._run, self.W, self.F, out, small, reader, update, *keeps)
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
-        """Replace F by the next one: a task for each block."""
+        """Replace F by the next one, in one pass over X; ``scale`` is applied first."""
         scratch, width = self.blocks.scratch, len(ftf)
         shape = (self.blocks.n_samples, width)
         # A new array each time: a task that outlives its pass can only repeat what it wrote.
         out = self.folder.create(self.folder.unique("F"), shape, np.float64, self.blocks.rows)
         small = scratch.put(scratch.unique("small"), np.vstack([self.scale, ftf, coef]))
-        reader = self.blocks.start_pass()
-        context = replace(self._context(out, small), reader=reader, update=update)
+        context = self._context(out, small, self.blocks.start_pass(), update)
         sums = map_reduce(_step_task, self.blocks.bounds, merge_sums, context, label="ndfs")
         out.check_complete()
         scratch.remove(small)
@@ -285,7 +293,7 @@ def product_bytes(shape: Shape, n_clusters: int) -> int:
 
 
 def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:
-    """Return the steps of `StreamedPasses`: passes over X, and over F and the graph alone."""
+    """Return the steps of `FactorPasses`: passes over X, and over F and the graph alone."""
     needed = block_bytes(shape, n_entries, n_clusters)
     what = f"a block of {shape.rows:,} rows with its edges' rows of F"
     on_x = needed + product_bytes(shape, n_clusters)
@@ -303,7 +311,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     assert reader is not None and context.update is not None
     small, width = context.small.load(), context.F.shape[1]
     scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
-    F = _scaled(context.F.read(start, stop), scale)
+    F = context.F.read(start, stop) * scale
     SF = smoothed_rows(start, stop, context, scale)
     X = memory.get(
         context.run,
@@ -320,19 +328,12 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
     """Compare one block of the final F with its start, and write the labels."""
     start, stop = bounds
     scale = context.small.load()[0]
-    F = _scaled(context.F.read(start, stop), scale)
+    F, before = context.F.read(start, stop) * scale, first.read(start, stop)
     SF = smoothed_rows(start, stop, context, scale)
-    ending, labels = _look_back(F, SF, first.read(start, stop))
-    context.out.write(start, labels)
-    ending.distance **= 2
-    return ending
-
-
-def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending, np.ndarray]:
-    """Return the details of the final F, and its labels."""
     labels = F.argmax(axis=1).astype(np.int32)
-    changed = int((labels != first.argmax(axis=1)).sum())
-    return Ending(smoothness(F, SF), float(np.linalg.norm(F - first)), changed), labels
+    context.out.write(start, labels)
+    changed = int((labels != before.argmax(axis=1)).sum())
+    return Ending(smoothness(F, SF), float(((F - before) ** 2).sum()), changed)
 
 
 @dataclass(frozen=True)
@@ -373,42 +374,19 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
             context.run, key, lambda: _weighted(F.load(), scale, W.degrees.load()), budget
         )
     else:
-        everywhere, columns = _halo(columns, context, scale)
-    rows = csr_array((edges.weights, columns, edges.indptr), (stop - start, len(everywhere)))
-    smoothed: np.ndarray = rows @ everywhere
+        rows, columns = np.unique(columns, return_inverse=True)
+        everywhere = _weighted(F.take(rows), scale, W.degrees.take(rows))
+    shape = stop - start, len(everywhere)
+    smoothed: np.ndarray = csr_array((edges.weights, columns, edges.indptr), shape) @ everywhere
     smoothed *= edges.root
     return smoothed
 
 
-def _scaled(F: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return rows of F with scaled columns: in the safe update scales are 1, and copies cost."""
-    return F if (scale == 1).all() else F * scale
-
-
 def _weighted(F: np.ndarray, scale: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Return rows of ``D^-1/2 F``, in the memory of F where that is fresh."""
-    scaled = _scaled(F, scale)
-    root = np.sqrt(degrees)[:, None]
-    return np.divide(scaled, root, out=scaled if scaled.flags.writeable else None)
-
-
-def _halo(
-    columns: np.ndarray, context: _Context, scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of ``D^-1/2 F`` that edges lead to, and where each edge finds its own."""
-    rows, places = np.unique(columns, return_inverse=True)
-    F, degrees = context.F, context.W.degrees
-    out = np.empty((len(rows), F.shape[1]))
-    home = rows // F.chunk_rows
-    for chunk in np.unique(home):
-        in_chunk = home == chunk
-        begin = int(chunk) * F.chunk_rows
-        end = min(begin + F.chunk_rows, F.shape[0])
-        inside = rows[in_chunk] - begin
-        out[in_chunk] = _weighted(
-            F.read(begin, end)[inside], scale, degrees.read(begin, end)[inside]
-        )
-    return out, places.astype(np.int32)
+    """Return rows of ``D^-1/2 F``, with scaled columns."""
+    weighted = F * scale
+    weighted /= np.sqrt(degrees)[:, None]
+    return weighted
 
 
 def squared_sums(F: ArrayRef, bounds: list[tuple[int, int]]) -> np.ndarray:

@@ -1,30 +1,24 @@
-"""The regressions of NDFS: where ``(X'X + beta Delta)^-1 X'F`` is solved, and how.
+"""The regressions of NDFS: how ``(X'X + beta Delta)^-1 X'F`` is solved.
 
 By Cholesky on the d x d Gram matrix; on the n x n kernel matrix where rows are fewer (Woodbury);
-by conjugate gradients, each step a pass over X, where neither fits a worker. With a cluster the
-matrices stay on workers. No scikit-learn here.
+by conjugate gradients, each step a pass over X, where neither fits. The client solves.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import csr_moments
-from bigfs.blocks.rowblocks import BlockReader
-from bigfs.runtime.execute import map_reduce, run_tasks
-from bigfs.runtime.scope import crosses_processes
+from bigfs.blocks.csr_kernels import mostly_zeros
+from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.kernels import with_sums
-from bigfs.selectors.ndfs.passes import ResidentPasses, StreamedPasses, uncentered
+from bigfs.selectors.ndfs.passes import FactorPasses, float_tiles, with_sums
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.solvers.sparserows import SparseRows
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef
 
 # Share of the right side's norm that conjugate gradients may leave, and their passes a solve.
 CG_TOL = 1e-9
@@ -75,7 +69,7 @@ class Weights:
 
 
 @dataclass
-class RegressionSolver(ABC):
+class RegressionSolver:
     """Solves both systems of an iteration."""
 
     squares: np.ndarray  # of shape (n_features,), float64: diagonal of ``X'X``
@@ -86,21 +80,19 @@ class RegressionSolver(ABC):
     # which has none.
     mean: np.ndarray | None
     count: int  # rows
+    solve: Solve  # of Delta and ``X'F``; it keeps the last factor
 
     def first(self, xtf: np.ndarray) -> np.ndarray:
         """Return the solution with the Delta of the start."""
-        return self._solutions(np.full(len(xtf), self.weights.delta), xtf, both=False)[0]
+        return self.solve(np.full(len(xtf), self.weights.delta), xtf)
 
     def advance(
         self, delta: np.ndarray, xtf: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return B, the Delta that follows from it, and the solution with that."""
-        B, coef = self._solutions(delta, xtf, both=True)
-        return B, row_weights(B, self.epsilon), coef
-
-    @abstractmethod
-    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
-        """Return B, and with ``both`` also the solution under the weights that B gives."""
+        B = self.solve(delta, xtf)
+        after = row_weights(B, self.epsilon)
+        return B, after, self.solve(after, xtf)
 
     def centered(self, xtf: np.ndarray) -> np.ndarray:
         """Return the ``X'F`` of the systems from that of a pass with the sums of F."""
@@ -111,9 +103,6 @@ class RegressionSolver(ABC):
     def with_intercept(self, coef: np.ndarray, xtf: np.ndarray) -> np.ndarray:
         """Return coefficients with the intercept, or zeros, as their last row."""
         intercept = np.zeros(coef.shape[1])
-        # A matrix that was stored comes back in the other order of memory, in which products round
-        # otherwise; so they do in several threads.
-        coef = np.ascontiguousarray(coef)
         if self.mean is not None:
             intercept = xtf[-1] / self.count - np.einsum("i,ij->j", self.mean, coef)
         return np.vstack([coef, intercept])
@@ -133,103 +122,15 @@ class RegressionSolver(ABC):
         return 1e-12 / max(float(self.squares.mean()), np.finfo(np.float64).tiny)
 
 
-@dataclass
-class OwnSolver(RegressionSolver):
-    """Solves in this process, whose solver keeps the last factor."""
-
-    solve: Solve
-
-    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
-        return _solutions(self.solve, delta, xtf, self.epsilon if both else None)
-
-
-@dataclass
-class TaskSolver(RegressionSolver):
-    """Solves in one task on a worker, which reads the matrices and does not keep them."""
-
-    scratch: Scratch
-    make_task: Callable[[], _GramTask | _KernelTask]
-
-    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
-        put, unique = self.scratch.put, self.scratch.unique
-        small = put(unique("delta"), delta), put(unique("xtf"), xtf)
-        epsilon = self.epsilon if both else None
-        tasks = [self.make_task()]
-        [solutions] = run_tasks(_solve_task, tasks, *small, epsilon, label="ndfs solve")
-        self.scratch.remove(*small)
-        return solutions
-
-
-def _solutions(
-    solve: Solve, delta: np.ndarray, xtf: np.ndarray, epsilon: float | None
-) -> list[np.ndarray]:
-    """Return B; with the smoothing also the solution under the weights that B gives."""
-    B = solve(delta, xtf)
-    return [B] if epsilon is None else [B, solve(row_weights(B, epsilon), xtf)]
-
-
 def has_intercept(parameters: NDFSParameters) -> bool:
     """Return whether features and F are centered in the regressions."""
     return parameters.unit == "rms"
 
 
-def resident_by_gram(
-    passes: ResidentPasses, parameters: NDFSParameters, gram: np.ndarray
-) -> RegressionSolver:
-    """Solve by Cholesky for a matrix that is in this process."""
-    weights = _resident_weights(passes, parameters)
-    return _resident(passes, parameters, GramSolver(gram, weights.beta).solve, weights)
-
-
-def resident_by_kernel(passes: ResidentPasses, parameters: NDFSParameters) -> RegressionSolver:
-    """Solve on the n x n matrix for a matrix that is in this process."""
-    weights = _resident_weights(passes, parameters)
-    X = passes.X
-    if hasattr(X, "indptr"):
-        X = SparseRows(X, None if passes.mean is None else np.zeros(X.shape[0], dtype=np.intp))
-    kernel = KernelSolver(X, weights.beta)
-
-    def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
-        return kernel.solve(delta, passes.F * passes.scale)
-
-    return _resident(passes, parameters, solve, weights)
-
-
-def _resident(
-    passes: ResidentPasses, parameters: NDFSParameters, solve: Solve, weights: Weights
-) -> RegressionSolver:
-    mean = passes.mean
-    if mean is None and has_intercept(parameters):  # the rows are centered already
-        mean = np.zeros(passes.X.shape[1])
-    return OwnSolver(*_columns(passes), weights, mean, passes.X.shape[0], solve)
-
-
-def _resident_weights(passes: ResidentPasses, parameters: NDFSParameters) -> Weights:
-    X, F = passes.X, passes.F
-    if hasattr(X, "indptr"):
-        moments = csr_moments(X)
-        products = X.T @ F - np.multiply.outer(moments.mean, F.sum(axis=0))
-        return Weights.of(parameters, moments.count, moments.squares, products)
-    centered = X if has_intercept(parameters) else X - X.mean(axis=0)
-    squares = np.einsum("ij,ij->j", centered, centered)
-    return Weights.of(parameters, len(centered), squares, centered.T @ F)
-
-
-def _columns(passes: ResidentPasses) -> tuple[np.ndarray, np.ndarray]:
-    """Return the squared norms of the features, and which of them are constant."""
-    if hasattr(passes.X, "indptr"):
-        moments = csr_moments(passes.X)
-        if passes.mean is not None:
-            return moments.squares, moments.constant
-        return moments.squares + moments.count * moments.mean**2, moments.constant
-    squares = np.einsum("ij,ij->j", passes.X, passes.X)
-    return squares, (passes.X == passes.X[0]).all(axis=0)
-
-
-def streamed_by_gram(
-    passes: StreamedPasses, parameters: NDFSParameters
+def by_gram(
+    passes: FactorPasses, parameters: NDFSParameters
 ) -> tuple[RegressionSolver, np.ndarray]:
-    """Solve by Cholesky for a matrix of many blocks.
+    """Solve by Cholesky.
 
     Returns
     -------
@@ -237,55 +138,50 @@ def streamed_by_gram(
     xtf : ndarray of shape (n_features + 1, n_clusters), float64
         ``X'F`` of the start with the sums of its columns, from the pass that gives ``X'X``.
     """
-    blocks, n = passes.blocks, passes.blocks.n_samples
-    centered = blocks.gram(passes.F)
-    constant = centered.gram.diagonal() <= 0
-    weights = Weights.of(parameters, n, centered.gram.diagonal(), centered.xty)
+    products, n = passes.blocks.gram(passes.F), passes.blocks.n_samples
+    squares, mean = products.gram.diagonal().copy(), products.mean
+    weights = Weights.of(parameters, n, squares, products.xty)
     xtf = with_sums(
-        centered.xty + n * np.multiply.outer(centered.mean, centered.y_mean), n * centered.y_mean
+        products.xty + n * np.multiply.outer(mean, products.y_mean), n * products.y_mean
     )
-    mean = centered.mean if has_intercept(parameters) else None
-    gram = centered.gram if has_intercept(parameters) else uncentered(centered)
-    squares = gram.diagonal().copy()
-    if not crosses_processes():
-        solve = GramSolver(gram, weights.beta).solve
-        return OwnSolver(squares, constant, weights, mean, n, solve), xtf
-    stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
-    tasks = blocks.scratch, lambda: _GramTask(stored, weights.beta)
-    return TaskSolver(squares, constant, weights, mean, n, *tasks), xtf
+    constant = squares <= 0
+    if has_intercept(parameters):
+        solve = GramSolver(products.gram, weights.beta).solve
+        return RegressionSolver(squares, constant, weights, mean, n, solve), xtf
+    gram = products.uncentered()[0]
+    solve, squares = GramSolver(gram, weights.beta).solve, gram.diagonal().copy()
+    return RegressionSolver(squares, constant, weights, None, n, solve), xtf
 
 
-def streamed_by_kernel(
-    passes: StreamedPasses, parameters: NDFSParameters
+def by_kernel(
+    passes: FactorPasses, parameters: NDFSParameters, *, seeks_zeros: bool
 ) -> tuple[RegressionSolver, np.ndarray]:
-    """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task.
+    """Solve on the n x n matrix: all rows are read into this process, block by block.
 
-    The last factor of an iteration is the first of the next one, and is stored in between.
+    Where zeros are sought, rows that are mostly zeros are kept as CSR.
     """
-    blocks, n = passes.blocks, passes.blocks.n_samples
-    factors: list[ArrayRef] = []
-    about, xtf = _streamed_start(passes, parameters)
-    beta, mean = about["weights"].beta, about["mean"]
-    shared = None if mean is None else blocks.scratch.put(blocks.scratch.unique("mean"), mean)
+    about, xtf = _start(passes, parameters)
+    blocks, mean = passes.blocks, about["mean"]
+    reader = blocks.start_pass()
+    X: Any = np.empty((blocks.n_samples, blocks.n_features), blocks.dtype)
+    for start, stop in blocks.bounds:
+        X[start:stop] = reader.read(start, stop)
+    entries = mostly_zeros(X, centered=mean is not None) if seeks_zeros else None
+    if entries is not None:
+        groups = None if mean is None else np.zeros(blocks.n_samples, dtype=np.intp)
+        X, mean = SparseRows(entries[0], groups), None
+    kernel = KernelSolver(X, about["weights"].beta, mean)
 
-    def task() -> _KernelTask:
-        scale = passes.scale.tolist()
-        name = blocks.scratch.unique("factor")
-        factors.append(blocks.scratch.create(name, (n, n), np.float64, blocks.rows))
-        if len(factors) > 2:
-            blocks.scratch.remove(factors.pop(0))
-        reader, held = blocks.start_pass(), (factors[-1], *factors[:-1])
-        return _KernelTask(reader, passes.F, scale, beta, shared, held)
+    def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
+        return kernel.solve(delta, passes.F.load() * passes.scale)
 
-    return TaskSolver(**about, scratch=blocks.scratch, make_task=task), xtf
+    return RegressionSolver(**about, solve=solve), xtf
 
 
-def streamed_by_cg(
-    passes: StreamedPasses, parameters: NDFSParameters
-) -> tuple[RegressionSolver, np.ndarray]:
+def by_cg(passes: FactorPasses, parameters: NDFSParameters) -> tuple[RegressionSolver, np.ndarray]:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     blocks = passes.blocks
-    about, xtf = _streamed_start(passes, parameters)
+    about, xtf = _start(passes, parameters)
     squares, beta, mean = about["squares"], about["weights"].beta, about["mean"]
     offset = np.zeros(blocks.n_features) if mean is None else mean
     guess: list[np.ndarray] = []
@@ -309,12 +205,10 @@ def streamed_by_cg(
         guess.append(solution)
         return solution
 
-    return OwnSolver(**about, solve=solve), xtf
+    return RegressionSolver(**about, solve=solve), xtf
 
 
-def _streamed_start(
-    passes: StreamedPasses, parameters: NDFSParameters
-) -> tuple[dict[str, Any], np.ndarray]:
+def _start(passes: FactorPasses, parameters: NDFSParameters) -> tuple[dict[str, Any], np.ndarray]:
     """Return what a `RegressionSolver` knows of X, and ``X'F`` with F's sums."""
     moments, offset = passes.blocks.moments(), passes.blocks.offset
     if offset is not None:  # all sums are of the entries, and so is what centers them
@@ -335,79 +229,12 @@ def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
     return np.asarray(F.read(*bounds).sum(axis=0))
 
 
-@dataclass(frozen=True)
-class _GramTask:
-    """Makes the solver of a task from the stored Gram matrix."""
-
-    gram: ArrayRef
-    beta: float
-
-    def solver(self, delta: np.ndarray) -> Solve:
-        return GramSolver(self.gram.load(), self.beta).solve
-
-
-@dataclass(frozen=True)
-class _KernelTask:
-    """Makes the solver of a task from X and the current F.
-
-    ``factors`` are where the task's last factor goes, and where that of the task before is.
-    """
-
-    reader: BlockReader
-    F: ArrayRef
-    scale: list[float]
-    beta: float
-    mean: ArrayRef | None
-    factors: tuple[ArrayRef, ...]
-
-    def solver(self, delta: np.ndarray) -> Solve:
-        F = self.F.load() * np.array(self.scale)
-        mean = None if self.mean is None else self.mean.load()
-        kernel = KernelSolver(self._all_rows(), self.beta, mean)
-        if len(self.factors) > 1:
-            kernel.hold(delta, self.factors[1].load())
-
-        def solve(weights: np.ndarray, _: np.ndarray) -> np.ndarray:
-            solution = kernel.solve(weights, F)
-            if weights is not delta or len(self.factors) == 1:
-                self.factors[0].write(0, kernel.factor)
-            return solution
-
-        return solve
-
-    def _all_rows(self) -> np.ndarray:
-        """Return X, read block by block: a copy made while reading is one of a block."""
-        n_samples, bounds = self.F.shape[0], block_bounds(self.F.shape[0], self.F.chunk_rows)
-        X = np.empty((0, 0))
-        for start, stop in bounds:
-            rows = self.reader.read(start, stop)
-            if not X.size:
-                X = np.empty((n_samples, rows.shape[1]), rows.dtype)
-            X[start:stop] = rows
-        return X
-
-
-def _solve_task(
-    task: _GramTask | _KernelTask, delta: ArrayRef, xtf: ArrayRef, epsilon: float | None
-) -> list[np.ndarray]:
-    weights = delta.load()
-    return _solutions(task.solver(weights), weights, xtf.load(), epsilon)
-
-
-def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
+def _gram_product(X: Any, first_row: int, V: ArrayRef) -> np.ndarray:
     """Return a block's share of ``X'(X V + v)``, v the last row of V, and of the sums of that."""
-    from bigfs.blocks.kernels import tile_rows
-
     right = V.load()
-    if hasattr(X, "indptr"):
-        entries = X.astype(np.float64)
-        product = entries @ right[:-1] + right[-1]
-        return with_sums(entries.T @ product, product.sum(axis=0))
     total = np.zeros(right.shape)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step].astype(np.float64, copy=False)
-        product = tile @ right[:-1] + right[-1]
-        total[:-1] += tile.T @ product
+    for _, rows in float_tiles(X):
+        product = rows @ right[:-1] + right[-1]
+        total[:-1] += rows.T @ product
         total[-1] += product.sum(axis=0)
     return total

@@ -1,17 +1,22 @@
-"""Three ways through NDFS, by how ``(X'X + beta Delta)^-1 X'F`` is solved in every iteration."""
+"""Three ways through NDFS, by how ``(X'X + beta Delta)^-1 X'F`` is solved in every iteration.
+
+The start is k-means on the spectral embedding, made into indicators. Its restarts run on a sample
+of rows, in one task; the best of them by inertia goes on with all rows.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import kernel_bytes, mostly_zeros
-from bigfs.blocks.kernels import column_means
+from bigfs.blocks.csr_kernels import kernel_bytes
+from bigfs.blocks.kmeans import MAX_ITER, SAMPLE_ROWS, kmeans
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
@@ -24,43 +29,334 @@ from bigfs.core.cost import (
     product_seconds,
     read_seconds,
 )
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
-from bigfs.runtime.progress import silenced, track
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import Work, silenced, track
 from bigfs.runtime.scope import worker_slots
+from bigfs.selectors.checkpoint import load_state, save_state
+from bigfs.selectors.embedded import View, centers_step, label_views, view_centers
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.ndfs import solve
-from bigfs.selectors.ndfs.iteration import IterationState, finish, iterate
-from bigfs.selectors.ndfs.kernels import with_sums
+from bigfs.selectors.ndfs import NDFSParameters, solve
 from bigfs.selectors.ndfs.passes import (
-    ResidentPasses,
-    StreamedPasses,
+    FactorPasses,
+    FactorSums,
+    Update,
     block_bytes,
     graph_steps,
+    inverse_norms,
     product_bytes,
-    resident_bytes,
     squared_sums,
-    uncentered,
 )
 from bigfs.selectors.ndfs.solve import CG_PASSES, RegressionSolver
-from bigfs.selectors.ndfs.start import (
-    FirstF,
-    check_init,
-    spectral_labels,
-    start_in_memory,
-    start_steps,
-    start_stored,
-)
 from bigfs.selectors.scoring import start_of
-from bigfs.solvers.l21 import conjugate_gradients_bytes, gram_solver_bytes, kernel_solver_bytes
+from bigfs.solvers.l21 import (
+    conjugate_gradients_bytes,
+    gram_solver_bytes,
+    kernel_solver_bytes,
+    smoothed_l21,
+)
 from bigfs.solvers.sparserows import LOADS
 from bigfs.spectral.choice import largest_count
+from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Iterations between checkpoints; after this many seconds the next iteration writes one.
+CHECKPOINT_ITERATIONS = 5
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass
+class IterationState:
+    """State of the iteration, beside F."""
+
+    done: int  # iterations made
+    # Of shape (n_features, n_clusters), float64: the weights of eq. (12), before the first
+    # iteration those of the ridge regression.
+    B: np.ndarray
+    # Of shape (n_features + 1, n_clusters), float64: the same with the next Delta, and the
+    # intercept: what enters ``MF``.
+    coef: np.ndarray
+    delta: np.ndarray  # of shape (n_features,), float64
+    # ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
+    xtf: np.ndarray
+    ftf: np.ndarray
+    # The three parts of eq. (10) after each iteration; the first of the last one is not yet known.
+    parts: list[tuple[float, float, float]] = field(default_factory=list)
+    movement: list[float] = field(default_factory=list)  # ``|F_t - F_t-1|``
+    orthogonality: list[float] = field(default_factory=list)  # ``|F'F - I|``
+
+    @property
+    def totals(self) -> np.ndarray:
+        """The objective after each iteration."""
+        return np.array(self.parts).sum(axis=1)
+
+
+def iterate(
+    passes: FactorPasses,
+    regression: RegressionSolver,
+    xtf: np.ndarray,
+    ftf: np.ndarray,
+    parameters: NDFSParameters,
+    checkpoint: Location | None,
+    progress: Work,
+) -> IterationState:
+    """Run algorithm 1 and return where it ended; F stays with the passes.
+
+    Parameters
+    ----------
+    passes : FactorPasses
+        Hold the start F.
+    regression : RegressionSolver
+    xtf, ftf : ndarray
+        ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
+    parameters : NDFSParameters
+    checkpoint : Path, ObjectPath or None
+        File of the checkpoint: read if it is there, written every few iterations.
+    progress : Work
+        Told of every iteration, and of those that a checkpoint saved.
+    """
+    update = Update(parameters.update, parameters.alpha, parameters.gamma)
+    state = _resumed(checkpoint, passes)
+    if state is None:
+        first = regression.first(regression.centered(xtf))
+        delta = np.full(len(first), regression.weights.delta)
+        state = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
+    progress.resume(state.done)
+    saved = time.monotonic()
+    while state.done < parameters.max_iter and not _converged(state, parameters.tol):
+        sums = passes.step(state.coef, state.ftf, update)
+        _advance(state, sums, passes, regression, parameters)
+        # The last value known is one iteration old.
+        known = state.totals[-2:-1]
+        progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if checkpoint is not None and (state.done % CHECKPOINT_ITERATIONS == 0 or late):
+            save_state(checkpoint, {"iteration": state, "passes": passes.state()})
+            saved = time.monotonic()
+    return state
+
+
+def _advance(
+    state: IterationState,
+    sums: FactorSums,
+    passes: FactorPasses,
+    regression: RegressionSolver,
+    parameters: NDFSParameters,
+) -> None:
+    """Take what a pass found: normalize, solve, and record the objective."""
+    if state.parts:
+        state.parts[-1] = (sums.smoothness, *state.parts[-1][1:])
+    if parameters.update == "printed":
+        passes.scale = inverse_norms(sums.ftf.diagonal())
+        sums.xtf *= passes.scale
+        sums.ftf *= np.multiply.outer(passes.scale, passes.scale)
+        sums.overlap *= passes.scale
+    squared = np.trace(sums.ftf) + np.trace(state.ftf) - 2 * sums.overlap.sum()
+    state.movement.append(float(np.sqrt(max(0.0, squared))))
+    state.xtf, state.ftf = sums.xtf, sums.ftf
+    before, beta = state.delta, regression.weights.beta
+    xtf = regression.centered(state.xtf)
+    state.B, state.delta, coef = regression.advance(before, xtf)
+    state.coef = regression.with_intercept(coef, state.xtf)
+    # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
+    residual = (
+        np.trace(state.ftf)
+        - regression.explained_by_intercept(state.xtf)
+        - np.einsum("ij,ij->", state.B, xtf)
+        - beta * np.einsum("i,ij,ij->", before, state.B, state.B)
+    )
+    fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(state.B, regression.epsilon))
+    off = float(((state.ftf - np.eye(len(state.ftf))) ** 2).sum())
+    state.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
+    state.orthogonality.append(float(np.sqrt(off)))
+    state.done += 1
+
+
+def _converged(state: IterationState, tol: float) -> bool:
+    """Return whether the objective stands still: the last value known is one iteration old."""
+    if state.done < 3:
+        return False
+    before, after = state.totals[-3:-1]
+    return bool(abs(before - after) <= tol * abs(before))
+
+
+def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
+    """Complete the record with a pass over the graph; return the details of the result."""
+    ending = passes.finish(labels)
+    state.parts[-1] = (ending.smoothness, *state.parts[-1][1:])
+    return {
+        "coef": state.B,
+        "n_iter": state.done,
+        "objective": state.totals,
+        "objective_parts": np.array(state.parts),
+        "orthogonality": np.array(state.orthogonality),
+        "movement": np.array(state.movement),
+        "distance_from_start": ending.distance,
+        "n_labels_changed": ending.changed,
+    }
+
+
+def _resumed(path: Location | None, passes: FactorPasses) -> IterationState | None:
+    """Return the stored iterate, or None where there is none that can be read."""
+    stored = load_state(path)
+    if stored is None:
+        return None
+    try:
+        passes.restore(stored["passes"])
+    except StorageError:
+        return None
+    return IterationState(**stored["iteration"])
+
+
+RESTARTS = 20
+
+
+def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
+    """Return a given start as F, shape (n_samples, n_clusters), float64.
+
+    Parameters
+    ----------
+    init : array-like of shape (n_samples,) or (n_samples, n_clusters)
+        Labels in [0, n_clusters), which become indicators plus 0.2 with columns of norm one; or
+        an F, taken as it is.
+    n_samples, n_clusters : int
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    given = np.asarray(init)
+    if given.ndim == 1:
+        is_one_each = given.dtype.kind in "iu" and len(given) == n_samples
+        if not is_one_each or given.min() < 0 or given.max() >= n_clusters:
+            raise InputError(
+                f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one "
+                f"for each row. Got {_described(given)}."
+            )
+        return normalized_indicators(given, np.bincount(given, minlength=n_clusters))
+    fits = given.shape == (n_samples, n_clusters) and given.dtype.kind in "fiub"
+    if not fits or not np.isfinite(given).all() or (given < 0).any():
+        raise InputError(
+            f"init must be 'spectral', labels of {n_samples} rows or an F of shape "
+            f"({n_samples}, {n_clusters}) with finite values of at least 0. "
+            f"Got {_described(given)}."
+        )
+    return given.astype(np.float64)
+
+
+def _described(given: np.ndarray) -> str:
+    """Describe what was given in a few words."""
+    if given.ndim == 0:
+        return repr(given.item())
+    span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
+    return f"{given.dtype} of shape {given.shape}{span if given.size else ''}"
+
+
+def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return indicators plus 0.2, with columns of norm one over all rows.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (rows,)
+        Of some rows.
+    counts : ndarray of shape (n_clusters,)
+        Rows of each cluster, of all rows.
+    """
+    F = np.full((len(labels), len(counts)), 0.2)
+    F[np.arange(len(labels)), labels] += 1.0
+    squares = 1.2**2 * counts + 0.2**2 * (counts.sum() - counts)
+    return np.asarray(F / np.sqrt(squares))
+
+
+def spectral_labels(
+    spectral: SpectralEmbedding,
+    blocks: RowBlocks,
+    n_clusters: int,
+    random_state: int,
+    scratch: Scratch,
+) -> tuple[ArrayRef, np.ndarray]:
+    """Cluster the rows of an embedding, each scaled to norm one.
+
+    Parameters
+    ----------
+    spectral : SpectralEmbedding of shape (n_samples, n_components)
+    blocks : RowBlocks
+        The data, for its rows' bounds.
+    n_clusters : int
+    random_state : int
+    scratch : Scratch
+        Where the labels are stored.
+
+    Returns
+    -------
+    labels : ArrayRef of shape (n_samples,), int32
+    counts : ndarray of shape (n_clusters,), int64
+        Zero for a cluster that the rows have too few different values for.
+    """
+    source, n, bounds = spectral.embedding_ref, blocks.n_samples, blocks.bounds
+    view = View("ndfs start", source.shape[1], scaled=True, restarts=RESTARTS)
+    label = "ndfs start"
+    centers = view_centers([view], source, n_clusters, random_state, scratch, label)
+    if n > SAMPLE_ROWS and len(centers[0]) == n_clusters:
+        unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
+        run_tasks(_unit_task, bounds, source, unit, view, label=label, unit="blocks")
+        rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
+        clusters = kmeans(rows, n_clusters, init=centers[0])
+        return clusters.labels_ref, clusters.counts
+    labels = scratch.create("labels", (n,), np.int32, blocks.rows)
+    counts = label_views(bounds, [view], source, centers, labels, label)[0]
+    return labels, np.pad(counts, (0, n_clusters - len(counts)))
+
+
+def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
+    """Return the steps of `spectral_labels` and of storing F; none of them reads X."""
+    n, c = shape.n_samples, n_clusters
+    # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
+    times = 3 if n <= SAMPLE_ROWS else 2 + MAX_ITER + 1
+    by_block = shape.rows * (32 * c + 64) + 16 * MIB
+    return (
+        centers_step(n, c, c, 1),
+        Step(
+            f"{shape.rows:,} rows of the eigenvectors and their clusters",
+            by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times,
+        ),
+    )  # fmt: skip
+
+
+def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: View) -> None:
+    unit.write(bounds[0], view.of(source.read(*bounds)))
+
+
+def store_given(F: np.ndarray, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
+    """Store a given F by row blocks."""
+    stored = folder.create(folder.unique("F"), F.shape, np.float64, blocks.rows)
+    for first, end in blocks.bounds:
+        stored.write(first, F[first:end])
+    return stored
+
+
+def store_indicators(
+    labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
+) -> ArrayRef:
+    """Store the F of labels by row blocks."""
+    shape = (blocks.n_samples, len(counts))
+    F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
+    run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")
+    return F
+
+
+def _indicators_task(
+    bounds: tuple[int, int], labels: ArrayRef, counts: list[int], F: ArrayRef
+) -> None:
+    F.write(bounds[0], normalized_indicators(labels.read(*bounds), np.array(counts)))
+
 
 logger = logging.getLogger("bigfs")
 
@@ -88,17 +384,12 @@ def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
             )
         return ConjugateGradients(shape, selection)
     budget = task_budget(selection.memory_limit)
-    # Small data stay in this process: X in float64 is at most a third of a task. So do those of
-    # several blocks where every solve would be one task that reads them all.
-    is_small = 24 * shape.n_samples * shape.n_features <= budget
     is_wide = shape.n_samples < shape.n_features
     for kind in (Woodbury, Cholesky) if is_wide else (Cholesky,):
-        stays = is_small and (shape.n_blocks == 1 or kind is Woodbury)
-        for resident in (True, False) if stays else (False,):
-            strategy = kind(shape, selection, resident)
-            cost = strategy.cost()
-            if max(cost.task_bytes, cost.client_bytes) <= budget:
-                return strategy
+        strategy = kind(shape, selection)
+        cost = strategy.cost()
+        if max(cost.task_bytes, cost.client_bytes) <= budget:
+            return strategy
     return ConjugateGradients(shape, selection)
 
 
@@ -133,7 +424,7 @@ class NDFSStrategy(Strategy):
         """Return the steps of the regressions."""
 
     @abstractmethod
-    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
+    def _regression(self, passes: FactorPasses) -> tuple[RegressionSolver, np.ndarray]:
         """Return the regressions and ``X'F`` of the start."""
 
     def cost(self) -> StageCost:
@@ -141,19 +432,25 @@ class NDFSStrategy(Strategy):
         shape, c, n = self.shape, self.n_clusters, self.shape.n_samples
         on_x, *beside = graph_steps(shape, self.n_entries, c, self.parameters.max_iter)
         on_x = replace(on_x, seconds=read_seconds(shape) + self._iteration_seconds())
+        # The labels and B; rows and labels that a start is made of; the iterates.
+        stored = 4 * n + 8 * shape.n_features * c
+        start: tuple[Step, ...] = ()
+        of_start = 0
+        if self.parameters.takes_eigenvectors:
+            start, of_start = start_steps(shape, c), n * (8 * c + 4)
+        # Where tasks run in the client's process, each reads a block beside what the client holds.
+        solving = (
+            replace(step, task_bytes=step.task_bytes + on_x.task_bytes) if step.by_client else step
+            for step in self._solve_steps()
+        )
         return StageCost(
-            (*self._start_steps(), *self._solve_steps(), on_x, *beside),
-            self._scratch_bytes() + 5 * 8 * n * c,
-            self._stored_bytes(),
+            (*start, *solving, on_x, *beside),
+            stored + of_start + 5 * 8 * n * c,
+            stored,
             keeps_bytes=shape.nbytes + 12 * self.n_entries + 16 * n * (c + 2),
             loads=LOADS,
             at_most=True,
         )
-
-    def _start_steps(self) -> tuple[Step, ...]:
-        """Return the steps of the start; none where it is given."""
-        is_given = not self.parameters.takes_eigenvectors
-        return () if is_given else start_steps(self.shape, self.n_clusters)
 
     def _iteration_seconds(self) -> float:
         """Return the processor time of an iteration: products with F and the graph, and a solve."""
@@ -162,15 +459,6 @@ class NDFSStrategy(Strategy):
         if n < d and self.shape.n_entries is not None:
             return of_rows + loop_seconds(_DUAL_STEPS, 2 * self.shape.n_entries, c)
         return of_rows + product_seconds(min(n, d), min(n, d), max(n, d) if n < d else d / 3)
-
-    def _stored_bytes(self) -> int:
-        """Return the bytes of the labels and of B."""
-        return 4 * self.shape.n_samples + 8 * self.shape.n_features * self.n_clusters
-
-    def _scratch_bytes(self) -> int:
-        """Return the bytes of the result, and of the rows and labels that a start is made of."""
-        start = self.shape.n_samples * (8 * self.n_clusters + 4)
-        return self._stored_bytes() + (start if self.parameters.takes_eigenvectors else 0)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the row norms of B, zero for constant features.
@@ -185,48 +473,47 @@ class NDFSStrategy(Strategy):
         ConvergenceError
             If conjugate gradients stand still.
         """
-        blocks, parameters = inputs.blocks, self.parameters
+        blocks, parameters, max_iter = inputs.blocks, self.parameters, self.parameters.max_iter
         n_clusters, _ = inputs.n_clusters(parameters.n_clusters)
-        start = self._start(inputs, n_clusters)
-        before = blocks.passes
+        checkpoint, scratch, before = inputs.checkpoint, blocks.scratch, blocks.passes
+        folder = Scratch(checkpoint) if checkpoint else scratch.child(out.unique("iterates"))
+        start = self._start(inputs, n_clusters, folder)
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
-        if inputs.checkpoint is None:
-            folder = blocks.scratch.child(out.unique("iterates"))
-        else:
-            folder = Scratch(inputs.checkpoint)
-        result = self._scores(inputs, start, labels, folder)
-        if inputs.checkpoint is None:
-            folder.close()
-        result.details["n_passes"] = blocks.passes - before
-        result.details["n_clusters"] = n_clusters
+        W = inputs.affinity
+        passes = FactorPasses(blocks, W, start, folder, *self._kept_bytes(blocks, W, n_clusters))
+        regression, xtf = self._regression(passes)
+        ftf = squared_sums(start, blocks.bounds)
+        file = checkpoint / "state.npz" if checkpoint else None
+        with track("ndfs", max_iter, "iterations") as progress, silenced():
+            last = iterate(passes, regression, xtf, ftf, parameters, file, progress)
+        details = {
+            **finish(last, passes, labels),
+            "labels": labels,
+            "solver": self.solver,
+            "beta": regression.weights.beta,
+            "unit": regression.weights.unit,
+            "n_passes": blocks.passes - before,
+            "n_clusters": n_clusters,
+        }
         if parameters.takes_eigenvectors:
-            result.details["spectrum"] = inputs.spectral.spectrum
-        return result
+            details["spectrum"] = inputs.spectral.spectrum
+        if not checkpoint:
+            folder.close()
+        # The row of a constant feature is an intercept: it tells no rows apart.
+        scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
+        if regression.is_blind(last.xtf, last.ftf):
+            scores[:] = 0.0
+        return FeatureScores.from_scores(scores, constant=regression.constant, **details)
 
-    def _start(self, inputs: Inputs, n_clusters: int) -> FirstF:
-        """Return F in memory where it was given, else stored labels and their counts."""
+    def _start(self, inputs: Inputs, n_clusters: int, folder: Scratch) -> ArrayRef:
+        """Return the first F: what was given, or indicators of the eigenvectors' clusters."""
         blocks, selection = inputs.blocks, self.selection
         if not self.parameters.takes_eigenvectors:
             given = start_of(selection, blocks.n_samples, blocks.source.dropped)
-            return check_init(given, blocks.n_samples, n_clusters)
-        scratch = blocks.scratch.child(blocks.scratch.unique("start"))
-        return spectral_labels(inputs.spectral, blocks, n_clusters, selection.random_state, scratch)
-
-    def _scores(
-        self, inputs: Inputs, start: FirstF, labels: ArrayRef, folder: Scratch
-    ) -> FeatureScores:
-        """Run the iteration with tasks, whose iterates are in the folder."""
-        blocks, W = inputs.blocks, inputs.affinity
-        stored = start_stored(start, blocks, folder)
-        passes = StreamedPasses(
-            blocks, W, stored, folder, *self._kept_bytes(blocks, W, stored.shape[1])
-        )
-        regression, xtf = self._streamed_regression(passes)
-        ftf = squared_sums(stored, blocks.bounds)
-        max_iter = self.parameters.max_iter
-        with track("ndfs", max_iter, "iterations") as progress, silenced():
-            last = iterate(passes, regression, xtf, ftf, self.parameters, _file(inputs), progress)
-        return self._result(last, passes, regression, labels)
+            return store_given(check_init(given, blocks.n_samples, n_clusters), blocks, folder)
+        scratch, seed = blocks.scratch.child(blocks.scratch.unique("start")), selection.random_state
+        clusters = spectral_labels(inputs.spectral, blocks, n_clusters, seed, scratch)
+        return store_indicators(*clusters, blocks, folder)
 
     def _kept_bytes(self, blocks: RowBlocks, W: AffinityMatrix, n_clusters: int) -> tuple[int, int]:
         """Return the bytes of X, and of F with the degrees, that a worker process keeps."""
@@ -248,23 +535,6 @@ class NDFSStrategy(Strategy):
         )
         return for_x, for_f
 
-    def _result(
-        self,
-        last: IterationState,
-        passes: ResidentPasses | StreamedPasses,
-        regression: RegressionSolver,
-        labels: ArrayRef,
-    ) -> FeatureScores:
-        """Write the labels and return the scores with the record of the run."""
-        details: dict[str, Any] = finish(last, passes, labels)
-        details |= {"labels": labels, "solver": self.solver}
-        details |= {"beta": regression.weights.beta, "unit": regression.weights.unit}
-        # The row of a constant feature is an intercept: it tells no rows apart.
-        scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
-        if regression.is_blind(last.xtf, last.ftf):
-            scores[:] = 0.0
-        return FeatureScores.from_scores(scores, constant=regression.constant, **details)
-
     @property
     def _xtf_steps(self) -> tuple[Step, ...]:
         """The passes for the diagonal of ``X'X`` and for ``X'F`` of the start."""
@@ -272,69 +542,7 @@ class NDFSStrategy(Strategy):
         return moments_step(self.shape), pass_over(self.shape, "X'F of a block", sums)
 
 
-def _file(inputs: Inputs) -> Location | None:
-    """Return where the state of the iteration is kept, if it is."""
-    return None if inputs.checkpoint is None else inputs.checkpoint / "state.npz"
-
-
-@dataclass(frozen=True)
-class DirectStrategy(NDFSStrategy):
-    """The strategies that factor a matrix; small data need not leave this process."""
-
-    # Whether X (of one block), its graph and F stay in this process: X is read once.
-    resident: bool = False
-
-    def _in_memory(self, rows: np.ndarray) -> tuple[Any, np.ndarray | None]:
-        """Return all rows in float64, centered where there is an intercept."""
-        X = np.array(rows, dtype=np.float64)
-        if solve.has_intercept(self.parameters):
-            X -= column_means(X)
-        return X, None
-
-    @abstractmethod
-    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
-        """Return the regressions on data in this process."""
-
-    def cost(self) -> StageCost:
-        """Return the cost of the start, the iterations and their regressions."""
-        if not self.resident:
-            return super().cost()
-        shape = self.shape
-        needed = resident_bytes(shape, self.n_entries, self.n_clusters, self._solver_bytes())
-        what = (
-            f"X in float64 ({shape.n_samples:,} x {shape.n_features:,}), its products and the "
-            "graph in one process"
-        )
-        seconds = self.parameters.max_iter * self._iteration_seconds()
-        iterations = Step(what, needed, 1, 1, shape.n_chunks, by_client=True, seconds=seconds)
-        start = self._start_steps()
-        return StageCost(
-            (*start, iterations),
-            self._scratch_bytes(),
-            self._stored_bytes(),
-            loads=LOADS,
-            at_most=bool(start),
-        )
-
-    def _scores(
-        self, inputs: Inputs, start: FirstF, labels: ArrayRef, folder: Scratch
-    ) -> FeatureScores:
-        """Run in this process where X is resident, else with tasks."""
-        if not self.resident:
-            return super()._scores(inputs, start, labels, folder)
-        blocks, W, F = inputs.blocks, inputs.affinity, start_in_memory(start)
-        X, mean = self._in_memory(blocks.start_pass().read(0, blocks.n_samples))
-        passes = ResidentPasses(X, W.load(), W.degrees.load(), F, mean)
-        regression = self._resident_regression(passes, blocks)
-        xtf = with_sums(X.T @ F, F.sum(axis=0))
-        with track("ndfs", self.parameters.max_iter, "iterations") as progress:
-            last = iterate(
-                passes, regression, xtf, F.T @ F, self.parameters, _file(inputs), progress
-            )
-        return self._result(last, passes, regression, labels)
-
-
-class Cholesky(DirectStrategy):
+class Cholesky(NDFSStrategy):
     """``X'X`` from one pass; a factor of n_features^2 in every solve."""
 
     solver = "cholesky"
@@ -343,65 +551,42 @@ class Cholesky(DirectStrategy):
         return gram_solver_bytes(self.shape.n_features, self.n_clusters)
 
     def _solve_steps(self) -> tuple[Step, ...]:
-        d, needed = self.shape.n_features, self._solver_bytes()
+        d = self.shape.n_features
+        gram = gram_step(self.shape, self.n_clusters, "the Gram matrix with X'F")
         what = f"a factor of {d:,} x {d:,} features"
         return (
-            replace(
-                gram_step(self.shape, self.n_clusters, "the Gram matrix with X'F"),
-                before_kept=True,
-            ),
-            # On a cluster in a task, which reads what the client stored; else by the client.
-            Step(what, needed, 1, 0, 4, self.parameters.max_iter + 1),
-            Step(what, needed, 1, 0, 0, by_client=True),
+            replace(gram, before_kept=True),
+            Step(what, self._solver_bytes(), by_client=True),
         )
 
-    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
-        if not blocks.keeps_gram:
-            gram = passes.gram()
-        elif solve.has_intercept(self.parameters):
-            gram = blocks.gram().gram
-        else:
-            gram = uncentered(blocks.gram())
-        return solve.resident_by_gram(passes, self.parameters, gram)
-
-    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
-        return solve.streamed_by_gram(passes, self.parameters)
+    def _regression(self, passes: FactorPasses) -> tuple[RegressionSolver, np.ndarray]:
+        return solve.by_gram(passes, self.parameters)
 
 
-class Woodbury(DirectStrategy):
-    """The n x n matrix ``X Delta^-1 X'``, for fewer rows than features; a solve reads all of X."""
+class Woodbury(NDFSStrategy):
+    """The n x n matrix ``X Delta^-1 X'``, for fewer rows than features: the client holds them."""
 
     solver = "woodbury"
+
+    @property
+    def _seeks_zeros(self) -> bool:
+        """True if there is ample room for copies of X, to find out whether it is mostly zeros."""
+        return 24 * self.shape.n_values <= task_budget(self.selection.memory_limit)
 
     def _solver_bytes(self) -> int:
         shape = self.shape
         needed = kernel_solver_bytes(shape.n_samples, shape.n_features, self.n_clusters)
-        # Resident data are counted already; others are read into one array, block by block.
-        return needed if self.resident else shape.nbytes + max(needed, shape.read_bytes)
-
-    def _scratch_bytes(self) -> int:
-        # The factors of two solves, where tasks store them.
-        return super()._scratch_bytes() + (0 if self.resident else 16 * self.shape.n_samples**2)
+        copy = 12 * shape.n_values if self._seeks_zeros else 0
+        return shape.nbytes + max(needed, shape.read_bytes, copy)
 
     def _solve_steps(self) -> tuple[Step, ...]:
-        shape, needed = self.shape, self._solver_bytes()
+        shape = self.shape
         what = f"all of X with {shape.n_samples:,} x {shape.n_samples:,} products of its rows"
-        times = self.parameters.max_iter + 1
-        return (*self._xtf_steps, Step(what, needed, 1, 1, shape.n_chunks, times))
+        needed = self._solver_bytes()
+        return (*self._xtf_steps, Step(what, needed, 1, 1, shape.n_chunks, by_client=True))
 
-    def _in_memory(self, rows: np.ndarray) -> tuple[Any, np.ndarray | None]:
-        """Return all rows in float64; as CSR, with what centers it, where that is faster."""
-        has_intercept = solve.has_intercept(self.parameters)
-        sparse = mostly_zeros(rows, centered=has_intercept)
-        if sparse is None:
-            return super()._in_memory(rows)
-        return sparse[0], sparse[1] if has_intercept else None
-
-    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
-        return solve.resident_by_kernel(passes, self.parameters)
-
-    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
-        return solve.streamed_by_kernel(passes, self.parameters)
+    def _regression(self, passes: FactorPasses) -> tuple[RegressionSolver, np.ndarray]:
+        return solve.by_kernel(passes, self.parameters, seeks_zeros=self._seeks_zeros)
 
 
 class ConjugateGradients(NDFSStrategy):
@@ -429,5 +614,5 @@ class ConjugateGradients(NDFSStrategy):
             Step(f"vectors of {d:,} x {c}", self._solver_bytes(), by_client=True),
         )
 
-    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
-        return solve.streamed_by_cg(passes, self.parameters)
+    def _regression(self, passes: FactorPasses) -> tuple[RegressionSolver, np.ndarray]:
+        return solve.by_cg(passes, self.parameters)

@@ -131,6 +131,7 @@ class StoredBlock:
         self._state: dict[str, Any] = {}
         # Within the filter: vectors and those before them.
         self._filtering: Vectors | None = None
+        self.turned: rows.Turned | None = None
         self._folder, self._steps = str(scratch.child("iterates").path), 0
         self.dtype, self.n_near = "float32", begin.n_near
         if record.state is not None:
@@ -211,8 +212,10 @@ class StoredBlock:
         self._begin = self._begin.without_start()
         return len(steps) * columns
 
-    def ritz(self, *, keeps_products: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def ritz(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Turn the filtered vectors to Ritz vectors without a part in the null space.
+
+        The last ones are not stored: ``turned`` computes them where they are wanted.
 
         Returns
         -------
@@ -238,12 +241,15 @@ class StoredBlock:
             self.scratch.put(self.scratch.unique(name), values)
             for name, values in (("means", means), ("turn", turn))
         ]
-        target = self._target(by_panel=False, keeps_products=keeps_products)
-        shared = (self.graph, filtered, target, *refs, mu[::-1])
+        self.turned = rows.Turned(filtered, *refs)
+        target = None if is_last else self._target(by_panel=False)
+        shared = (self.graph, self.turned, target, mu[::-1])
         results = run_tasks(rows.turn_task, blocks, *shared, label="spectral rows")
-        self.scratch.remove(*refs)
-        self._stale += [self.z, filtered]
-        self.z = target.with_attempts(attempt for attempt, _ in results)
+        if target is not None:
+            self.scratch.remove(*refs)
+            filtered.remove()  # no record names it
+            self._stale.append(self.z)
+            self.z = target.with_attempts(attempt for attempt, _ in results)
         squares = np.sum([part for _, part in results], axis=0)
         return 1.0 - mu[::-1], np.sqrt(squares)
 
@@ -252,20 +258,16 @@ class StoredBlock:
         self.dtype = "float64"
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Solve the small problem once more with vectors in float64; keep their products.
-
-        Returns as `ritz`. Vectors and products are the two panels of ``z`` then.
-        """
+        """Solve the small problem once more with vectors in float64; returns as `ritz`."""
         self.refine()
         self.filter([], self.width)
-        return self.ritz(keeps_products=True)
+        return self.ritz(is_last=True)
 
-    def _target(self, *, by_panel: bool, done: int = 0, keeps_products: bool = False) -> Vectors:
+    def _target(self, *, by_panel: bool, done: int = 0) -> Vectors:
         """Return vectors that are to be written."""
         self._steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
-        widths = (self.width, self.width) if keeps_products else split_width(self.width, most)
-        n = self.graph.n_samples
+        n, widths = self.graph.n_samples, split_width(self.width, most)
         return Vectors(
             self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,

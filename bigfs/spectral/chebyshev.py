@@ -232,7 +232,7 @@ class _Finish:
             self.scratch.put(self.scratch.unique(name), array)
             for name, array in (("levels", levels), ("turn", turn))
         ]
-        return Final(None if self.block is None else self.block.z, *refs)
+        return Final(None if self.block is None else self.block.turned, *refs)
 
     def _one_basis(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""

@@ -88,6 +88,11 @@ class Window:
         return steps
 
 
+# What a record has of an iteration and of its goal.
+_COUNTED = ("degree", "n_done", "n_waited", "n_given_up", "is_cut", "is_done")
+_COUNTED_BY_GOAL = ("n_products", "n_iterations", "edge")
+
+
 class Iteration:
     """The rounds of filter and Rayleigh-Ritz on a block, until all is found.
 
@@ -105,14 +110,15 @@ class Iteration:
         # Leading columns of the block that begin near the wanted vectors and their guards.
         self._n_near = block.n_near if block.n_near > goal.n_missing else 0
         # Whether there are more vectors of the last eigenvalue than the block has.
-        self.is_cut = False
+        self.is_cut = self.is_done = False
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
         if (state := block.saved()) is not None:
             self.window = Window(*state["window"])
-            for name in ("degree", "n_done", "n_waited", "n_given_up"):
+            for name in _COUNTED:
                 setattr(self, name, state[name])
-            goal.n_products, goal.n_iterations = state["n_products"], state["n_iterations"]
+            for name in _COUNTED_BY_GOAL:
+                setattr(goal, name, state[name])
             return
         low, high = _bounds(*block.lanczos(BOUND_STEPS))
         goal.n_products += BOUND_STEPS
@@ -138,7 +144,7 @@ class Iteration:
         it is.
         """
         goal = self.goal
-        while goal.n_iterations < _MAX_ROUNDS:
+        while goal.n_iterations < _MAX_ROUNDS and not self.is_done:
             eigenvalues, residuals = self._round()
             needed = self._needed(eigenvalues, residuals)
             target = self._target(eigenvalues)
@@ -149,7 +155,9 @@ class Iteration:
             )
             if not late.any():
                 if not self._is_coarse(eigenvalues):
-                    self.is_cut = needed >= self._n_known(eigenvalues)
+                    self.is_cut = bool(needed >= self._n_known(eigenvalues))
+                    self.is_done = True
+                    self.block.commit(self._state())  # vectors of the rounds before go
                     return
                 self.block.refine()
             self.degree = self._plan(eigenvalues, residuals, max(needed, 1), self.degree)
@@ -181,10 +189,8 @@ class Iteration:
         """Return the state at the beginning of a round, as JSON values."""
         return {
             "window": [self.window.low, self.window.cut],
-            **{name: getattr(self, name) for name in ("degree", "n_done", "n_waited")},
-            "n_given_up": self.n_given_up,
-            "n_products": self.goal.n_products,
-            "n_iterations": self.goal.n_iterations,
+            **{name: getattr(self, name) for name in _COUNTED},
+            **{name: getattr(self.goal, name) for name in _COUNTED_BY_GOAL},
         }
 
     def _n_known(self, eigenvalues: np.ndarray) -> int:

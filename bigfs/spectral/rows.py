@@ -34,31 +34,40 @@ def sums_task(block: int, graph: StoredGraph, filtered: Vectors) -> np.ndarray:
     return np.vstack([members @ z, overlap, energy])
 
 
+@dataclass(frozen=True)
+class Turned:
+    """Filtered vectors less their means on each component, turned to Ritz vectors."""
+
+    filtered: Vectors
+    means: ArrayRef  # of shape (n_connected, width)
+    turn: ArrayRef  # of shape (width, width)
+
+    def rows(self, graph: StoredGraph, block: int, second: str | None = None) -> np.ndarray:
+        """Return rows of the vectors; with "float64" those of their products with P.
+
+        P is 1 on the null space: the same is taken off both.
+        """
+        first, last = self.filtered.bounds[block]
+        null = self.means.load()[graph.labels.read(first, last)]
+        return np.asarray((self.filtered.rows(block, second) - null) @ self.turn.load())
+
+
 def turn_task(
-    block: int,
-    graph: StoredGraph,
-    filtered: Vectors,
-    target: Vectors,
-    means: ArrayRef,
-    turn: ArrayRef,
-    mu: np.ndarray,
-) -> tuple[int, np.ndarray]:
-    """Store ``(Z - 1 means') turn``, and its products too if the target has room for them.
+    block: int, graph: StoredGraph, turned: Turned, target: Vectors | None, mu: np.ndarray
+) -> tuple[int | None, np.ndarray]:
+    """Store rows of Ritz vectors, if there is a target, and measure them.
 
     Returns the attempt and the squared residuals of these rows.
     """
-    first, last = filtered.bounds[block]
-    degrees = graph.W.degrees.read(first, last)
-    # P is 1 on the null space: the same is taken off vectors and products.
-    null, rotation = means.load()[graph.labels.read(first, last)], turn.load()
-    z = (filtered.rows(block) - null) @ rotation
-    product = (filtered.rows(block, "float64") - null) @ rotation
+    degrees = graph.W.degrees.read(*turned.filtered.bounds[block])
+    z, product = turned.rows(graph, block), turned.rows(graph, block, "float64")
     squares = np.zeros(len(mu))
     for start, stop in block_bounds(len(z), TILE_ROWS):
         gap = product[start:stop] - mu * z[start:stop]
         squares += degrees[start:stop] @ (gap * gap)
-    is_last = target.width > z.shape[1]
-    parts = (z, product) if is_last else np.split(z, np.cumsum(target.widths)[:-1], axis=1)
+    if target is None:
+        return None, squares
+    parts = np.split(z, np.cumsum(target.widths)[:-1], axis=1)
     return target.write(block, [part.astype(target.dtype, copy=False) for part in parts]), squares
 
 
@@ -66,22 +75,24 @@ def turn_task(
 class Final:
     """The vectors y that are asked for, as they follow from the last z."""
 
-    z: Vectors | None  # with its products as the second panel; None: all are of the null space
+    z: Turned | None  # None: all are of the null space
     # Of shape (n_connected, n_known): the vectors of the null space, constant on each component.
     levels: ArrayRef
     turn: ArrayRef  # of shape (width, n_columns)
 
-    def rows(self, graph: StoredGraph, block: int, panel: int = 0) -> np.ndarray:
-        """Return rows of the vectors, or of their products (``panel`` 1)."""
+    def rows(self, graph: StoredGraph, block: int, second: str | None = None) -> np.ndarray:
+        """Return rows of the vectors, or of their products, as `Turned.rows` does."""
         first, last = self.bounds(graph)[block]
         known = self.levels.load()[graph.labels.read(first, last)]
         if self.z is None:
             return known
-        return np.hstack([known, self.z.read(block, panel) @ self.turn.load()])
+        return np.hstack([known, self.z.rows(graph, block, second) @ self.turn.load()])
 
     def bounds(self, graph: StoredGraph) -> list[tuple[int, int]]:
         """Return the first row of each block, and one past its last."""
-        return block_bounds(graph.n_samples, _ROWS) if self.z is None else self.z.bounds
+        if self.z is None:
+            return block_bounds(graph.n_samples, _ROWS)
+        return self.z.filtered.bounds
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,7 @@ def write_task(
         if begin >= end:
             continue
         inside, part = slice(begin - first, end - first), slice(begin - start, end - start)
-        rows, products = (final.rows(graph, block, panel)[inside] for panel in (0, 1))
+        rows, products = (final.rows(graph, block, kind)[inside] for kind in (None, "float64"))
         y = embedded[part] = rows[:, :count] * factors
         beyond[part] = rows[:, count : count + beyond.shape[1]]
         gap = products[:, :count] * factors - (1.0 - values) * y

@@ -18,7 +18,7 @@ from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.units import GIB
 from bigfs.graph import affinity_from_csr
 from bigfs.runtime.connection import local_cluster
-from bigfs.spectral import block, choice
+from bigfs.spectral import block, chebyshev, choice
 from bigfs.spectral.choice import ROW_BYTES, choose_solver
 from bigfs.spectral.embedding import Resume
 from bigfs.spectral.operator import Storage
@@ -204,3 +204,30 @@ def test_a_pipeline_whose_eigenvectors_are_many_tasks(
     stored = read_attributes(tmp_path / "spread" / "spectral.zarr")
     assert stored["reason"] == "faster than eigsh for 5,000 rows and 6 vectors"
     assert not (tmp_path / "spread" / "checkpoints").exists()
+
+
+def test_a_run_that_is_interrupted_at_its_end_iterates_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    """The vectors that have converged are committed, and those of the rounds before are gone."""
+    W, resume = affinity_from_csr(neighbor_graph(5000)), Resume(tmp_path / "checkpoint")
+    expected = digest(W)
+    run_tasks, in_block, filters = chebyshev.run_tasks, block.run_tasks, []
+
+    def interrupted(fn: Any, *arguments: Any, label: str, **options: Any) -> Any:
+        if label == "embedding" and not filters:
+            raise KeyboardInterrupt
+        return run_tasks(fn, *arguments, label=label, **options)
+
+    def counted(fn: Any, *arguments: Any, label: str, **options: Any) -> Any:
+        filters.extend([label] if label == "filter" else [])
+        return in_block(fn, *arguments, label=label, **options)
+
+    monkeypatch.setattr(chebyshev, "run_tasks", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        digest(W, resume=resume)
+    left = [path.name.split("-")[1] for path in tmp_path.rglob("iterates/*")]
+    assert len(set(left)) == 2  # of the last round, and of the finish
+    monkeypatch.setattr(block, "run_tasks", counted)
+    assert digest(W, resume=resume) == expected
+    assert filters == ["filter"]  # the products of the finish

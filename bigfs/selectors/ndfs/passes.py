@@ -209,8 +209,9 @@ class FactorPasses:
         reader: BlockReader | None = None,
         update: Update | None = None,
     ) -> _Context:
-        # A source in memory is read without a copy: there is nothing to keep.
-        keeps = self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes
+        # A source in memory is read as it is: there is nothing to keep but what a transform makes.
+        keeps_x = self.blocks.source.shareable or self.blocks.transform.kind != "none"
+        keeps = keeps_x, self.keep_x_bytes, self.keep_f_bytes
         return _Context(self._run, self.W, self.F, out, small, reader, update, *keeps)
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:

@@ -317,7 +317,7 @@ def test_a_path_on_a_gram_matrix(tmp_path: Path) -> None:
     """The other step of FullGram: in the cost of a stage, its fold of Gram matrices is larger."""
     from distributed import Client
 
-    d = 3000
+    d = 3600
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
         place = Place(tmp_path)
         scratch, rng = place.scratch(), np.random.default_rng(0)

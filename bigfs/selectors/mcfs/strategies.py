@@ -388,7 +388,8 @@ class FullGram(Paths):
     def cost(self) -> StageCost:
         """Return the cost of the pass, and of a path in each task."""
         K, d = self.n_targets, self.shape.n_features
-        needed = 16 * d**2 + 16 * MIB
+        # The matrix, read in place, and what a path has of as many features as it takes.
+        needed = 8 * d * (d + 3 * min(self.n_selected, d)) + 24 * MIB
         seconds = loop_seconds(K, d, self.n_selected, self.n_selected)
         what = f"a path on the Gram matrix of {d:,} features"
         paths = Step(what, needed, K, 0, 2 * K, seconds=seconds)

@@ -179,7 +179,7 @@ class KernelSolver:
         return total
 
     def _tiles(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield some features at a time in float64, near 32 MB."""
+        """Yield some features at a time in float64, near 8 MB."""
         step = _tile_features(len(X))
         for at in range(0, X.shape[1], step):
             part = slice(at, at + step)
@@ -189,7 +189,7 @@ class KernelSolver:
 
 def _tile_features(n_samples: int) -> int:
     """Return how many features are converted to float64 at a time."""
-    return max(16, 2**22 // n_samples)
+    return max(16, 2**20 // n_samples)
 
 
 def kernel_solver_bytes(n_samples: int, n_features: int, n_columns: int) -> int:

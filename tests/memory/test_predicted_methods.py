@@ -171,7 +171,7 @@ CASES = (
 COUNTS = (
     Case(FullGram, "mcfs", 6_400, 2_000, _LASSO, rows=100),
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
-    Case(Woodbury, "ndfs", 800, 12_000, _NDFS, rows=100, alone=True, empty=True),
+    Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True, empty=True),
     Case(ScreenedColumns, "mcfs", 80_000, 5_000, _LASSO, rows=20_000, sparse=True),
     Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True, forced=True),
     Case(ForwardOnRows, "mcfs", 80_000, 5_000, _OMP, rows=40_000, sparse=True),

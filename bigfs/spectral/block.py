@@ -28,7 +28,7 @@ from bigfs.store.scratch import Scratch
 
 _RECORD = "spectral.json"
 # Multiplications of one task, about half a minute: what a worker that dies costs.
-_MULTIPLICATIONS = 2e10
+MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
 # Columns that the filter leaves out together, as many as the widest panels have.
 _LOT = CACHE_LINE // 4
@@ -188,7 +188,7 @@ class StoredBlock:
         # Whole lots of columns, so that the width of panels changes no bit.
         n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
         columns = sum(widths[n_frozen:])
-        most = max(_LEAST_PRODUCTS, int(_MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
+        most = max(_LEAST_PRODUCTS, int(MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
         is_last = False
         while not is_last:
             done = 0 if state is None else state.done

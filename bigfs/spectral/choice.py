@@ -9,7 +9,7 @@ import numpy as np
 from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
-from bigfs.spectral.block import BLOCK_VALUES, block_rows
+from bigfs.spectral.block import BLOCK_VALUES, MULTIPLICATIONS, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_width, bulk_begins
 from bigfs.spectral.kernels import CACHE_LINE
@@ -117,8 +117,11 @@ class Choice:
             Step("a block of rows of the vectors", of_rows, 2 * blocks, 0,
                  (2 * panels + 1) * blocks, _ROUNDS),
         )  # fmt: skip
-        # W in order, vectors of two rounds, and the products of one in float64.
-        scratch = (12 + 4 * (not self.binary)) * n_entries + 24 * n * width + stored
+        # In float64: vectors of two rounds, filtered ones and their products; where a task does a
+        # part of a round, also those that the next part begins with and the ones before them.
+        in_parts = n_entries * self.storage.row_bytes / 8 * _DEGREE > MULTIPLICATIONS
+        vectors = (48 if in_parts else 32) * n * width
+        scratch = (12 + 4 * (not self.binary)) * n_entries + vectors + stored  # and W in order
         return StageCost(steps, scratch, stored, loads=_KERNELS, at_most=True)
 
 

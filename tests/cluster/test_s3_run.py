@@ -253,7 +253,7 @@ def test_storage_that_is_gone_in_the_middle(
 def test_eigenvectors_by_files_in_a_bucket_go_on_after_a_failure(
     proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block, "_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(block, "MULTIPLICATIONS", 0)
     monkeypatch.setattr(block, "BLOCK_VALUES", 2**15)
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
     W = neighbor_graph(5000)

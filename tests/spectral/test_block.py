@@ -37,7 +37,7 @@ def digest(W: Any, **options: Any) -> bytes:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small graphs have several blocks of rows, and tasks a few products each."""
     monkeypatch.setattr(block, "BLOCK_VALUES", 2**13)
-    monkeypatch.setattr(block, "_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(block, "MULTIPLICATIONS", 0)
 
 
 def _hold(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
@@ -231,3 +231,23 @@ def test_a_run_that_is_interrupted_at_its_end_iterates_no_more(
     monkeypatch.setattr(block, "run_tasks", counted)
     assert digest(W, resume=resume) == expected
     assert filters == ["filter"]  # the products of the finish
+
+
+@pytest.mark.parametrize("parts", [0, 1e12])
+def test_scratch_is_at_most_the_planned(
+    parts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    """In rounds of several tasks or of one, with the record of an interrupted run."""
+    for module in (block, choice):
+        monkeypatch.setattr(module, "MULTIPLICATIONS", parts)
+    W, sizes, run_tasks = affinity_from_csr(neighbor_graph(20_000)), [], block.run_tasks
+
+    def measured(*arguments: Any, **options: Any) -> Any:
+        results = run_tasks(*arguments, **options)
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
+        return results
+
+    monkeypatch.setattr(block, "run_tasks", measured)
+    spectral_embedding(W, 6, solver="chebyshev", tol=1e-8, resume=Resume(tmp_path / "checkpoint"))
+    planned = choose_solver("chebyshev", W.n_samples, W.nnz, 6, 4 * GIB, binary=True).cost()
+    assert max(sizes) <= planned.scratch_bytes - planned.stored_bytes <= 2 * max(sizes)

@@ -39,7 +39,7 @@ _plain = lru_cache(_solved)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the filter be tasks of a few products each."""
-    monkeypatch.setattr(block, "_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(block, "MULTIPLICATIONS", 0)
 
 
 def test_a_start_gives_the_same_eigenvalues_for_fewer_products() -> None:

@@ -140,7 +140,7 @@ class KernelSolver:
     def _iterated(self, delta: np.ndarray, F: np.ndarray) -> np.ndarray | None:
         """Return ``(X Delta^-1 X' + beta I)^-1 F`` by products with rows that are mostly zeros.
 
-        Each costs a thousandth of a factor. None if too many would be needed, or for an array.
+        Each costs a hundredth of a factor. None if too many would be needed, or for an array.
         """
         rows = self._X
         if not isinstance(rows, SparseRows):

@@ -131,7 +131,7 @@ class StoredBlock:
         self._state: dict[str, Any] = {}
         # Within the filter: vectors and those before them.
         self._filtering: Vectors | None = None
-        self.turned: rows.Turned | None = None
+        self.turned: rows.RitzVectors | None = None
         self._folder, self._steps = str(scratch.child("iterates").path), 0
         self.dtype, self.n_near = "float32", begin.n_near
         if record.state is not None:
@@ -241,7 +241,7 @@ class StoredBlock:
             self.scratch.put(self.scratch.unique(name), values)
             for name, values in (("means", means), ("turn", turn))
         ]
-        self.turned = rows.Turned(filtered, *refs)
+        self.turned = rows.RitzVectors(filtered, *refs)
         target = None if is_last else self._target(by_panel=False)
         shared = (self.graph, self.turned, target, mu[::-1])
         results = run_tasks(rows.turn_task, blocks, *shared, label="spectral rows")

@@ -35,7 +35,7 @@ def sums_task(block: int, graph: StoredGraph, filtered: Vectors) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Turned:
+class RitzVectors:
     """Filtered vectors less their means on each component, turned to Ritz vectors."""
 
     filtered: Vectors
@@ -53,7 +53,7 @@ class Turned:
 
 
 def turn_task(
-    block: int, graph: StoredGraph, turned: Turned, target: Vectors | None, mu: np.ndarray
+    block: int, graph: StoredGraph, turned: RitzVectors, target: Vectors | None, mu: np.ndarray
 ) -> tuple[int | None, np.ndarray]:
     """Store rows of Ritz vectors, if there is a target, and measure them.
 
@@ -75,13 +75,13 @@ def turn_task(
 class Final:
     """The vectors y that are asked for, as they follow from the last z."""
 
-    z: Turned | None  # None: all are of the null space
+    z: RitzVectors | None  # None: all are of the null space
     # Of shape (n_connected, n_known): the vectors of the null space, constant on each component.
     levels: ArrayRef
     turn: ArrayRef  # of shape (width, n_columns)
 
     def rows(self, graph: StoredGraph, block: int, second: str | None = None) -> np.ndarray:
-        """Return rows of the vectors, or of their products, as `Turned.rows` does."""
+        """Return rows of the vectors, or of their products, as `RitzVectors.rows` does."""
         first, last = self.bounds(graph)[block]
         known = self.levels.load()[graph.labels.read(first, last)]
         if self.z is None:

@@ -258,8 +258,7 @@ class StoredBlock:
         self.dtype = "float64"
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Solve the small problem once more with vectors in float64; returns as `ritz`."""
-        self.refine()
+        """Solve the small problem of the vectors as they are stored; returns as `ritz`."""
         self.filter([], self.width)
         return self.ritz(is_last=True)
 

@@ -246,22 +246,20 @@ class _Finish:
             longer = {group: part for group, part in parts.items() if j < len(part)}
             measures = [Measure((known + begin, known + end), part[:, :j])
                         for (begin, end), part in longer.items()]  # fmt: skip
-            for part, (_, row) in zip(longer.values(), self._first(plain, measures), strict=True):
+            for part, row in zip(longer.values(), self._first(plain, measures), strict=True):
                 add_pivot(part, j, row)
         for (begin, end), part in parts.items():
             turn[begin:end, begin:end] = part
         return turn
 
-    def _first(self, final: Final, measures: list[Measure]) -> list[tuple[int, np.ndarray]]:
-        """Return the first rows that are the largest, for each column of each measure."""
+    def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
+        """Return, for each column of each measure, the first row that is as large as any."""
         blocks = range(len(final.bounds(self.graph)))
         shared = (self.graph, final, measures)
-        largest = map_reduce(tasks.largest_task, blocks, np.maximum, *shared, label="spectral")
-        return map_reduce(
-            tasks.first_task, blocks, tasks.earlier, *shared, largest, label="spectral"
-        )
+        pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
+        return [pivot.rows[0][2] for pivot in pivots]
 
     def _signs(self, final: Final, count: int) -> np.ndarray:
         """Return the signs that make the first of the largest entries positive."""
         first = self._first(final, [Measure((0, count))])
-        return np.where([row[j] < 0 for j, (_, row) in enumerate(first)], -1.0, 1.0)
+        return np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)

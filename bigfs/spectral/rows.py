@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,45 +118,49 @@ class Measure:
         return rows, left[:, None]
 
 
-def _measured(
+class Pivot(NamedTuple):
+    """The rows that may be the first of the largest of a column, ascending, each larger than those
+    before it: the first one is, unless rows that are still to come are larger by more than a tie.
+    """
+
+    tie: float  # sizes this close, as a share of the largest, are equal
+    rows: list[tuple[int, float, np.ndarray]]  # number of the row, size, columns
+
+    def join(self, other: Pivot) -> Pivot:
+        """Return the pivot among the rows of both."""
+        rows = sorted(self.rows + other.rows, key=lambda row: row[0])
+        least, kept = _least(max(size for _, size, _ in rows), self.tie), []
+        for row in rows:
+            if row[1] >= least and (not kept or row[1] > kept[-1][1]):
+                kept.append(row)
+        return Pivot(self.tie, kept)
+
+
+def _least(largest: float, tie: float) -> float:
+    """Return the size from which on others are as large; a largest that rounding made negative is."""
+    return min(largest, (1.0 - tie) * largest)
+
+
+def pivots_task(
     block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the sizes by all measures of a block, which is read once."""
-    rows = final.rows(graph, block)
-    root = np.sqrt(graph.W.degrees.read(*final.bounds(graph)[block]))
-    return [measure.sizes(rows, root) for measure in measures]
-
-
-def largest_task(
-    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure]
-) -> np.ndarray:
-    """Return the largest size of each column, by one measure after the other."""
-    sizes = [sizes.max(axis=0) for _, sizes in _measured(block, graph, final, measures)]
-    return np.concatenate(sizes)
-
-
-def first_task(
-    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure], largest: np.ndarray
-) -> list[tuple[int, np.ndarray]]:
-    """Return, by column, the first row of the graph that is as large, as (number, row)."""
-    start = final.bounds(graph)[block][0]
-    firsts: list[tuple[int, np.ndarray]] = []
-    measured = zip(measures, _measured(block, graph, final, measures), strict=True)
-    for measure, (rows, sizes) in measured:
+) -> list[Pivot]:
+    """Return the pivots of each column of each measure among the rows of a block."""
+    start, stop = final.bounds(graph)[block]
+    vectors, root = final.rows(graph, block), np.sqrt(graph.W.degrees.read(start, stop))
+    pivots = []
+    for measure in measures:
+        rows, sizes = measure.sizes(vectors, root)
         tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
         for size in sizes.T:
-            is_large = size >= (1.0 - tie) * largest[len(firsts)]
-            place = int(is_large.argmax())
-            number = start + place if is_large[place] else graph.n_samples
-            firsts.append((number, rows[place]))
-    return firsts
+            near = np.flatnonzero(size >= _least(size.max(), tie))
+            near = near[np.diff(np.maximum.accumulate(size[near]), prepend=-np.inf) > 0]
+            pivots.append(Pivot(tie, [(start + i, float(size[i]), rows[i]) for i in near.tolist()]))
+    return pivots
 
 
-def earlier(
-    a: list[tuple[int, np.ndarray]], b: list[tuple[int, np.ndarray]]
-) -> list[tuple[int, np.ndarray]]:
-    """Combine two results of `first_task`."""
-    return [min(pair, key=lambda candidate: candidate[0]) for pair in zip(a, b, strict=True)]
+def join_pivots(a: list[Pivot], b: list[Pivot]) -> list[Pivot]:
+    """Combine two results of `pivots_task`."""
+    return [one.join(other) for one, other in zip(a, b, strict=True)]
 
 
 def write_task(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bigfs.spectral import block, chebyshev, choice
 from bigfs.spectral.choice import ROW_BYTES, choose_solver
 from bigfs.spectral.embedding import Resume
 from bigfs.spectral.operator import Storage
+from bigfs.spectral.rows import Pivot
 from bigfs.store.scratch import Scratch, read_attributes
 from tests.cluster._jobs import meanwhile
 from tests.spectral.test_chebyshev import neighbor_graph
@@ -251,3 +252,15 @@ def test_scratch_is_at_most_the_planned(
     spectral_embedding(W, 6, solver="chebyshev", tol=1e-8, resume=Resume(tmp_path / "checkpoint"))
     planned = choose_solver("chebyshev", W.n_samples, W.nnz, 6, 4 * GIB, binary=True).cost()
     assert max(sizes) <= planned.scratch_bytes - planned.stored_bytes <= 2 * max(sizes)
+
+
+def test_the_pivot_of_blocks_is_the_first_row_within_the_tie_in_any_order_of_joining() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        size = 1.0 + rng.choice([1e-4, 5e-3]) * rng.integers(0, 40, 30)
+        blocks = [
+            Pivot(1e-3, [(i, float(size[i]), np.full(1, i)) for i in range(first, first + 5)])
+            for first in range(0, 30, 5)
+        ]
+        joined = reduce(Pivot.join, [blocks[i] for i in rng.permutation(6)])
+        assert joined.rows[0][0] == (size >= (1 - 1e-3) * size.max()).argmax()

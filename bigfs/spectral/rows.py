@@ -119,8 +119,10 @@ class Measure:
 
 
 class Pivot(NamedTuple):
-    """The rows that may be the first of the largest of a column, ascending, each larger than those
-    before it: the first one is, unless rows that are still to come are larger by more than a tie.
+    """The first row whose size in a column is, but for a tie, the largest; then what may replace it.
+
+    Rows are ascending, each larger than those before it: where rows that are still to come are
+    larger than the first one by more than the tie, one of the others is the pivot.
     """
 
     tie: float  # sizes this close, as a share of the largest, are equal
@@ -129,7 +131,8 @@ class Pivot(NamedTuple):
     def join(self, other: Pivot) -> Pivot:
         """Return the pivot among the rows of both."""
         rows = sorted(self.rows + other.rows, key=lambda row: row[0])
-        least, kept = _least(max(size for _, size, _ in rows), self.tie), []
+        least = _least(max(size for _, size, _ in rows), self.tie)
+        kept: list[tuple[int, float, np.ndarray]] = []
         for row in rows:
             if row[1] >= least and (not kept or row[1] > kept[-1][1]):
                 kept.append(row)
@@ -137,7 +140,7 @@ class Pivot(NamedTuple):
 
 
 def _least(largest: float, tie: float) -> float:
-    """Return the size from which on others are as large; a largest that rounding made negative is."""
+    """Return the least size that ties with the largest, which rounding may have made negative."""
     return min(largest, (1.0 - tie) * largest)
 
 

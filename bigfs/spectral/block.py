@@ -226,7 +226,7 @@ class StoredBlock:
         from scipy.linalg import eigh
 
         filtered, n_connected = self._filtered, self.graph.n_connected
-        blocks = range(len(filtered.bounds))
+        blocks = filtered.bounds
         sums = map_reduce(
             rows.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
         )

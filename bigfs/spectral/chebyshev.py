@@ -254,9 +254,14 @@ class _Finish:
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
-        blocks = range(len(final.bounds(self.graph)))
         shared = (self.graph, final, measures)
-        pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
+        pivots = map_reduce(
+            tasks.pivots_task,
+            final.blocks(self.graph),
+            tasks.join_pivots,
+            *shared,
+            label="spectral",
+        )
         return [pivot.rows[0][2] for pivot in pivots]
 
     def _signs(self, final: Final, count: int) -> np.ndarray:

@@ -184,8 +184,7 @@ def coarse_start(
         start = coarse_start(stored, begin, count, below, storage)
         block = StoredBlock(stored, below, width, start, Record(None, storage.row_bytes))
         Iteration(goal, block).run_roughly(_ROUGH_ROUNDS)
-        blocks = range(len(block.z.bounds))
-        run_tasks(_copy_task, blocks, block.z, vectors, label="coarse graph")
+        run_tasks(_copy_task, block.z.bounds, block.z, vectors, label="coarse graph")
     return replace(begin, groups=groups, vectors=vectors, n_near=count)
 
 
@@ -221,6 +220,6 @@ def _dense_task(goal: Goal, W: AffinityMatrix, out: ArrayRef) -> None:
     out.write(0, solve_dense(problem).vectors[:, problem.n_known :].astype(np.float32))
 
 
-def _copy_task(block: int, z: Vectors, out: ArrayRef) -> None:
+def _copy_task(bounds: tuple[int, int], z: Vectors, out: ArrayRef) -> None:
     """Store the first columns of a block of rows."""
-    out.write(z.bounds[block][0], z.rows(block)[:, : out.shape[1]])
+    out.write(bounds[0], z.rows(*bounds)[:, : out.shape[1]])

@@ -109,13 +109,13 @@ def filter_task(
     products, width, first = Transition(graph), target.widths[panel], sum(target.widths[:panel])
     X, Y = (aligned((graph.n_samples, width), target.dtype) for _ in range(2))
     frozen = panel < n_frozen
-    for block, (start, stop) in enumerate(target.bounds):
+    for start, stop in target.bounds:
         where = products.where(start, stop)
         if state is not None and not frozen:
-            X[where] = state.read(block, panel)
-            Y[where] = state.read(block, panel, target.dtype)
+            X[where] = state.read(start, stop, panel)
+            Y[where] = state.read(start, stop, panel, target.dtype)
         else:
-            X[where] = source.rows(block, columns=(first, first + width))
+            X[where] = source.rows(start, stop, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
         is_new[products.where(0, begin.start.n_samples)] = False

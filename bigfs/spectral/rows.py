@@ -18,13 +18,12 @@ from bigfs.store.scratch import ArrayRef
 _ROWS = 2**16
 
 
-def sums_task(block: int, graph: StoredGraph, filtered: Vectors) -> np.ndarray:
+def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) -> np.ndarray:
     """Return ``1'DZ`` of each component and, below, ``Z'DZ`` and ``Z'DPZ``."""
     from scipy.sparse import csc_array
 
-    first, last = filtered.bounds[block]
-    degrees, labels = graph.W.degrees.read(first, last), graph.labels.read(first, last)
-    z, product = filtered.rows(block), filtered.rows(block, "float64")
+    degrees, labels = graph.W.degrees.read(*bounds), graph.labels.read(*bounds)
+    z, product = filtered.rows(*bounds), filtered.rows(*bounds, "float64")
     pointers = np.arange(len(z) + 1)
     members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
     overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
@@ -43,33 +42,38 @@ class RitzVectors:
     means: ArrayRef  # of shape (n_connected, width)
     turn: ArrayRef  # of shape (width, width)
 
-    def rows(self, graph: StoredGraph, block: int, second: str | None = None) -> np.ndarray:
-        """Return rows of the vectors; with "float64" those of their products with P.
+    def rows(
+        self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
+    ) -> np.ndarray:
+        """Return some rows of the vectors; with "float64" those of their products with P.
 
         P is 1 on the null space: the same is taken off both.
         """
-        first, last = self.filtered.bounds[block]
-        null = self.means.load()[graph.labels.read(first, last)]
-        return np.asarray((self.filtered.rows(block, second) - null) @ self.turn.load())
+        null = self.means.load()[graph.labels.read(*bounds)]
+        return np.asarray((self.filtered.rows(*bounds, second) - null) @ self.turn.load())
 
 
 def turn_task(
-    block: int, graph: StoredGraph, turned: RitzVectors, target: Vectors | None, mu: np.ndarray
+    bounds: tuple[int, int],
+    graph: StoredGraph,
+    turned: RitzVectors,
+    target: Vectors | None,
+    mu: np.ndarray,
 ) -> tuple[int | None, np.ndarray]:
-    """Store rows of Ritz vectors, if there is a target, and measure them.
+    """Store a block of rows of Ritz vectors, if there is a target, and measure them.
 
     Returns the attempt and the squared residuals of these rows.
     """
-    degrees = graph.W.degrees.read(*turned.filtered.bounds[block])
-    z, product = turned.rows(graph, block), turned.rows(graph, block, "float64")
+    degrees = graph.W.degrees.read(*bounds)
+    z, product = turned.rows(graph, bounds), turned.rows(graph, bounds, "float64")
     squares = np.zeros(len(mu))
     for start, stop in block_bounds(len(z), TILE_ROWS):
         gap = product[start:stop] - mu * z[start:stop]
         squares += degrees[start:stop] @ (gap * gap)
     if target is None:
         return None, squares
-    parts = np.split(z, np.cumsum(target.widths)[:-1], axis=1)
-    return target.write(block, [part.astype(target.dtype, copy=False) for part in parts]), squares
+    parts = np.split(z.astype(target.dtype, copy=False), np.cumsum(target.widths)[:-1], axis=1)
+    return target.write(bounds[0] // target.block_rows, parts), squares
 
 
 @dataclass(frozen=True)
@@ -81,15 +85,16 @@ class Final:
     levels: ArrayRef
     turn: ArrayRef  # of shape (width, n_columns)
 
-    def rows(self, graph: StoredGraph, block: int, second: str | None = None) -> np.ndarray:
-        """Return rows of the vectors, or of their products, as `RitzVectors.rows` does."""
-        first, last = self.bounds(graph)[block]
-        known = self.levels.load()[graph.labels.read(first, last)]
+    def rows(
+        self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
+    ) -> np.ndarray:
+        """Return some rows of the vectors, or of their products, as `RitzVectors.rows` does."""
+        known = self.levels.load()[graph.labels.read(*bounds)]
         if self.z is None:
             return known
-        return np.hstack([known, self.z.rows(graph, block, second) @ self.turn.load()])
+        return np.hstack([known, self.z.rows(graph, bounds, second) @ self.turn.load()])
 
-    def bounds(self, graph: StoredGraph) -> list[tuple[int, int]]:
+    def blocks(self, graph: StoredGraph) -> list[tuple[int, int]]:
         """Return the first row of each block, and one past its last."""
         if self.z is None:
             return block_bounds(graph.n_samples, _ROWS)
@@ -119,7 +124,7 @@ class Measure:
 
 
 class Pivot(NamedTuple):
-    """The first row whose size in a column is, but for a tie, the largest; then what may replace it.
+    """The first row whose size in a column is the largest, but for a tie, and what may replace it.
 
     Rows are ascending, each larger than those before it: where rows that are still to come are
     larger than the first one by more than the tie, one of the others is the pivot.
@@ -145,11 +150,10 @@ def _least(largest: float, tie: float) -> float:
 
 
 def pivots_task(
-    block: int, graph: StoredGraph, final: Final, measures: Sequence[Measure]
+    bounds: tuple[int, int], graph: StoredGraph, final: Final, measures: Sequence[Measure]
 ) -> list[Pivot]:
     """Return the pivots of each column of each measure among the rows of a block."""
-    start, stop = final.bounds(graph)[block]
-    vectors, root = final.rows(graph, block), np.sqrt(graph.W.degrees.read(start, stop))
+    vectors, root = final.rows(graph, bounds), np.sqrt(graph.W.degrees.read(*bounds))
     pivots = []
     for measure in measures:
         rows, sizes = measure.sizes(vectors, root)
@@ -157,7 +161,8 @@ def pivots_task(
         for size in sizes.T:
             near = np.flatnonzero(size >= _least(size.max(), tie))
             near = near[np.diff(np.maximum.accumulate(size[near]), prepend=-np.inf) > 0]
-            pivots.append(Pivot(tie, [(start + i, float(size[i]), rows[i]) for i in near.tolist()]))
+            leading = [(bounds[0] + i, float(size[i]), rows[i]) for i in near.tolist()]
+            pivots.append(Pivot(tie, leading))
     return pivots
 
 
@@ -192,23 +197,13 @@ def write_task(
     sums : ndarray of shape (2, n_components)
         Squares of the vectors' entries, and squared residuals.
     """
-    start = chunk * out.chunk_rows
-    stop, count = min(start + out.chunk_rows, out.shape[0]), out.shape[1]
-    embedded = np.empty((stop - start, count))
-    beyond = np.empty((stop - start, 0 if guards is None else guards.shape[1]), np.float32)
-    sums = np.zeros((2, count))
-    for block, (first, last) in enumerate(final.bounds(graph)):
-        begin, end = max(first, start), min(last, stop)
-        if begin >= end:
-            continue
-        inside, part = slice(begin - first, end - first), slice(begin - start, end - start)
-        rows, products = (final.rows(graph, block, kind)[inside] for kind in (None, "float64"))
-        y = embedded[part] = rows[:, :count] * factors
-        beyond[part] = rows[:, count : count + beyond.shape[1]]
-        gap = products[:, :count] * factors - (1.0 - values) * y
-        sums[0] += np.einsum("ij,ij->j", y, y)
-        sums[1] += graph.W.degrees.read(begin, end) @ (gap * gap)
-    out.write(start, embedded)
+    start, count = chunk * out.chunk_rows, out.shape[1]
+    bounds = start, min(start + out.chunk_rows, out.shape[0])
+    rows, products = (final.rows(graph, bounds, kind) for kind in (None, "float64"))
+    y = rows[:, :count] * factors
+    gap = products[:, :count] * factors - (1.0 - values) * y
+    out.write(start, y)
     if guards is not None:
-        guards.write(start, beyond)
-    return sums
+        guards.write(start, rows[:, count : count + guards.shape[1]].astype(np.float32))
+    degrees = graph.W.degrees.read(*bounds)
+    return np.stack([np.einsum("ij,ij->j", y, y), degrees @ (gap * gap)])

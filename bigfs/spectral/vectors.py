@@ -67,21 +67,21 @@ class Vectors:
                 del part  # before the next is made
         return attempt
 
-    def read(self, block: int, panel: int, second: str | None = None) -> np.ndarray:
-        """Read a panel of a block of rows.
+    def read(self, start: int, stop: int, panel: int, second: str | None = None) -> np.ndarray:
+        """Read a panel of some rows, of one block unless there is a file for each panel.
 
         With ``second``, a type, what follows the vectors in the file of a panel: their products,
         or the vectors before them.
         """
-        start, stop = self.bounds[block]
         size, width = np.dtype(self.dtype).itemsize, self.widths[panel]
         out = np.empty((stop - start, width), second or self.dtype)
-        if self.by_panel:
-            begin = start * width * out.itemsize
-            begin += self.n_samples * width * size if second else 0
-        else:
-            begin = (stop - start) * sum(self.widths[:panel]) * size
-        file = panel if self.by_panel else block
+        file, begin = panel, start * width * out.itemsize
+        if not self.by_panel:
+            file = start // self.block_rows
+            first, last = self.bounds[file]
+            begin += ((last - first) * sum(self.widths[:panel]) - first * width) * size
+        elif second:
+            begin += self.n_samples * width * size
         attempt = self.attempts[file]
         assert attempt is not None
         with open_own(self._path(file, attempt), buffering=0) as source:
@@ -89,16 +89,16 @@ class Vectors:
         return out
 
     def rows(
-        self, block: int, second: str | None = None, columns: tuple[int, int] | None = None
-    ) -> np.ndarray:
-        """Read a block of rows, float64: all columns, or those from one up to another."""
-        start, stop = self.bounds[block]
+        self, start: int, stop: int, second: str | None = None,
+        columns: tuple[int, int] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Read some rows, float64: all columns, or those from one up to another."""
         first, last = columns or (0, self.width)
         out, begin = np.empty((stop - start, last - first)), 0
         for panel, width in enumerate(self.widths):
             low, high = max(first, begin), min(last, begin + width)
             if low < high:
-                part = self.read(block, panel, second)[:, low - begin : high - begin]
+                part = self.read(start, stop, panel, second)[:, low - begin : high - begin]
                 out[:, low - first : high - first] = part
             begin += width
         return out

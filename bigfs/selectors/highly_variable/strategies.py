@@ -86,16 +86,19 @@ def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: boo
 def clipped_kernel(
     X: Any, first_row: int, batches: ArrayRef | None, mean: ArrayRef, clip: ArrayRef
 ) -> np.ndarray:
-    """Return ``sum of (min(x, clip) - mean)^2`` of each batch, (n_batches, n_features)."""
+    """Return ``sum of (x - mean)^2 - (clip - mean)^2`` over values above the clip.
+
+    Few are: that is what clipping takes from the squares of the first pass. The result has shape
+    (n_batches, n_features).
+    """
     means, clips = mean.load(), clip.load()
     total = np.zeros(means.shape)
     for batch, rows in _by_batch(X, first_row, batches):
-        # In the order of the rows: to bring entries into that of the columns takes as long as this.
-        values = np.minimum(rows.data, clips[batch][rows.indices])
-        values -= means[batch][rows.indices]
-        squares = np.bincount(rows.indices, np.square(values, out=values), len(means[batch]))
-        zeros = rows.shape[0] - np.bincount(rows.indices, minlength=len(squares))
-        total[batch] += squares + zeros * means[batch] ** 2
+        above = np.flatnonzero(rows.data > clips[batch].take(rows.indices))
+        columns = rows.indices[above]
+        at_clip = (clips[batch] - means[batch])[columns]
+        beyond = np.square(rows.data[above] - means[batch][columns]) - np.square(at_clip)
+        total[batch] += np.bincount(columns, beyond, len(total[batch]))
     return total
 
 
@@ -285,8 +288,9 @@ class ClippedVariances(_OfBatches):
         scratch = blocks.scratch
         shared = [scratch.put(scratch.unique(name), values)
                   for name, values in (("means", means), ("clips", clips))]  # fmt: skip
-        sums = blocks.reduce(clipped_kernel, np.add, stored, *shared, label="clipped variances")
-        scores = sums / ((n_rows - 1) * deviations**2)
+        beyond = blocks.reduce(clipped_kernel, np.add, stored, *shared, label="clipped variances")
+        squares = np.array([batch.squares for batch in batches])
+        scores = (squares - beyond) / ((n_rows - 1) * deviations**2)
         total = _total(counts)
         constant, m = total.constant, self.selection.n_features_to_select
         ranking, n_high = rank_over_batches(

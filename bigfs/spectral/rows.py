@@ -168,7 +168,7 @@ def pivots_task(
 
 def join_pivots(a: list[Pivot], b: list[Pivot]) -> list[Pivot]:
     """Combine two results of `pivots_task`."""
-    return [one.join(other) for one, other in zip(a, b, strict=True)]
+    return [pivot.join(other) for pivot, other in zip(a, b, strict=True)]
 
 
 def write_task(

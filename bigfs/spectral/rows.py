@@ -161,7 +161,8 @@ def pivots_task(
         for size in sizes.T:
             near = np.flatnonzero(size >= _least(size.max(), tie))
             near = near[np.diff(np.maximum.accumulate(size[near]), prepend=-np.inf) > 0]
-            leading = [(bounds[0] + i, float(size[i]), rows[i]) for i in near.tolist()]
+            # Copies: a view would hold the whole block in memory.
+            leading = [(bounds[0] + i, float(size[i]), rows[i].copy()) for i in near.tolist()]
             pivots.append(Pivot(tie, leading))
     return pivots
 

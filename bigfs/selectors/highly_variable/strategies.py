@@ -289,6 +289,8 @@ class ClippedVariances(_OfBatches):
         shared = [scratch.put(scratch.unique(name), values)
                   for name, values in (("means", means), ("clips", clips))]  # fmt: skip
         beyond = blocks.reduce(clipped_kernel, np.add, stored, *shared, label="clipped variances")
+        # A value far above the others moves the mean away from them by a share 1 / n_rows of it:
+        # at least that share of the squares is left, and rounding stays below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])
         scores = (squares - beyond) / ((n_rows - 1) * deviations**2)
         total = _total(counts)

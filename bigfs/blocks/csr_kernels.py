@@ -66,8 +66,8 @@ def centered_entries(X: Any) -> Any:
     dense -= column_means(dense)
     ends = len(filled) * np.arange(n + 1)
     own = csr_array((dense.ravel(), np.tile(filled, n), ends), shape=X.shape)
-    X.data[np.isin(X.indices, filled)] = 0.0
-    return X + own
+    others = np.where(np.isin(X.indices, filled), 0.0, X.data)
+    return csr_array((others, X.indices, X.indptr), shape=X.shape) + own
 
 
 class ColumnEntries:

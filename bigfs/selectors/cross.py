@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
+from bigfs.blocks.csr_kernels import centered_entries, csr_moments, kernel_bytes
 from bigfs.blocks.kernels import as_dense, column_means, tile_rows
 from bigfs.core.cost import Shape
 from bigfs.store.scratch import ArrayRef
@@ -40,6 +40,14 @@ def side_bytes(shape: Shape, n_columns: int) -> int:
     return kernel_bytes(shape) + thin
 
 
+def own_bytes(shape: Shape, n_columns: int) -> int:
+    """Return the bytes that `sparse_own_cross` needs beside a CSR block and its result."""
+    if shape.n_entries is None:
+        return 0
+    # Entries as they are, centered and transposed; a group as sparse and as dense products.
+    return 2 * kernel_bytes(shape) + 4 * 8 * shape.n_features * min(GROUP, n_columns)
+
+
 def cross_pass(
     blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
 ) -> Cross:
@@ -59,7 +67,7 @@ def _cross_kernel(
 ) -> Cross:
     rows = None if Y is None else Y.read(first_row, first_row + X.shape[0])
     if hasattr(X, "indptr"):
-        return sparse_cross(X, X[:, features] if rows is None else rows)
+        return sparse_cross(X, as_dense(X[:, features]) if rows is None else rows)
     return dense_cross([X], features if rows is None else rows)
 
 
@@ -92,12 +100,12 @@ def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
     return Cross(n, mean, other_mean, cross, squares)
 
 
-def sparse_cross(X: Any, side: Any) -> Cross:
-    """Return the products of a CSR block with some of its columns, or with dense ones.
+def sparse_cross(X: Any, side: np.ndarray) -> Cross:
+    """Return the products of a CSR block with dense columns.
 
     They are exactly zero for features that are constant in these rows.
     """
-    side = as_dense(side).astype(np.float64)
+    side = side.astype(np.float64)
     mean, moments = column_means(side), csr_moments(X)
     side -= mean
     transposed = X.astype(np.float64).T
@@ -109,6 +117,26 @@ def sparse_cross(X: Any, side: Any) -> Cross:
         cross[:, begin : begin + GROUP] = products
     cross[moments.constant] = 0.0
     return Cross(moments.count, moments.mean, mean, cross, moments.squares)
+
+
+def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
+    """Return the products of a CSR block with some of its columns, which stay sparse.
+
+    They are exactly zero for features that are constant in these rows.
+    """
+    moments, n = csr_moments(X), X.shape[0]
+    entries = centered_entries(X)
+    mean = np.asarray(entries.sum(axis=0)) / n  # of what is not centered yet
+    transposed, side = entries.T.tocsr(), entries[:, features].tocsc()
+    cross = np.empty((X.shape[1], len(features)), order="F")
+    for begin in range(0, len(features), GROUP):
+        part = features[begin : begin + GROUP]
+        products = (transposed @ side[:, begin : begin + GROUP].tocsr()).toarray()
+        products -= np.multiply.outer(n * mean, mean[part])
+        cross[:, begin : begin + GROUP] = products
+    cross[moments.constant] = 0.0
+    cross[:, moments.constant[features]] = 0.0
+    return Cross(moments.count, moments.mean, moments.mean[features], cross, moments.squares)
 
 
 def merge_cross(a: Cross, b: Cross) -> Cross:

@@ -32,8 +32,8 @@ from bigfs.selectors.cross import (
     Cross,
     dense_cross,
     merge_cross,
-    side_bytes,
-    sparse_cross,
+    own_bytes,
+    sparse_own_cross,
 )
 from bigfs.selectors.number import (
     choose_number,
@@ -81,7 +81,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
     choose = partial(_choose, selection=selection, quick=quick)
-    return Stage("curves", 3, settings, choose, sparse=True)
+    return Stage("curves", 4, settings, choose, sparse=True)
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
@@ -130,9 +130,8 @@ class OnePass:
         wanted = min(d, 2 * largest if own else largest)
         budget = task_budget(selection.memory_limit)
         room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
-        room -= side_bytes(shape, GROUP)
+        room -= own_bytes(shape, GROUP)
         each = 8 * (d + n_targets) * _parts(shape)
-        each += 0 if shape.n_entries is None else 8 * shape.rows
         n_leading = max(1, min(wanted, room // each))
         return cls(
             shape,
@@ -154,7 +153,7 @@ class OnePass:
         rows = self.n_rows * d * shape.itemsize
         what = f"products of {self.n_leading:,} leading features with {d:,}"
         block = shape.read_bytes + _tile_bytes(d + self.n_targets)
-        block += side_bytes(shape, self.n_leading)
+        block += own_bytes(shape, self.n_leading)
         needed = block + _parts(shape) * products + 2 * rows
         client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
         rate = product_seconds if shape.n_entries is None else loop_seconds
@@ -430,7 +429,7 @@ def _kernel(
     n = X.shape[0]
     rows = None if Y is None else Y.read(first_row, first_row + n)
     if hasattr(X, "indptr"):
-        total = sparse_cross(X, X[:, leading])
+        total = sparse_own_cross(X, leading)
         if rows is not None:
             total = _below(total, rows, as_dense(X[:, leading]))
     else:

@@ -28,7 +28,7 @@ _UNCERTAIN = 1e-13
 # The square of a column of ``E'E`` is computed anew once it has fallen to this share.
 _FALLEN = 1e-6
 # Candidates that come in together, those that are held, and picks between two looks at all.
-FETCHED, HELD = 32, 256
+FETCHED, HELD = 32, 128
 _GROUP = 32
 # Rows or columns worked on at a time.
 _STRIP = 256

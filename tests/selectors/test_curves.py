@@ -16,6 +16,7 @@ from bigfs.config.sections import Auto
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import make_config, selection_model
+from bigfs.selectors.cross import sparse_own_cross
 from bigfs.selectors.curves import OnePass
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
 from bigfs.selectors.number import smallest_enough
@@ -116,6 +117,8 @@ def test_selections_that_do_not_continue_each_other_are_measured_as_they_are() -
 
 def test_sparse_blocks_have_the_curves_of_dense_ones() -> None:
     X = np.maximum(np.round(_data()), 0.0)
+    X[:, 2] += 1e6 * (X[:, 2] > 0)  # large values with zeros between them
+    X[:, 5] += 1e6  # no zeros
     dense, sparse = (
         bigfs.MaxVariance("auto", preprocess="none").fit(data).curves_
         for data in (X, scipy.sparse.csr_array(X))
@@ -123,6 +126,16 @@ def test_sparse_blocks_have_the_curves_of_dense_ones() -> None:
     for name, curve in dense.values.items():
         np.testing.assert_allclose(sparse.values[name], curve, atol=1e-12)
     np.testing.assert_allclose(sparse.correlation, dense.correlation, atol=1e-12)
+
+
+def test_sparse_products_keep_the_digits_of_columns_far_from_zero() -> None:
+    X = np.maximum(np.round(_data()), 0.0)
+    X[:, 5] += 1e6  # no zeros
+    entries, features = scipy.sparse.csr_array(X), np.array([5, 1, 0])
+    products = sparse_own_cross(entries, features)
+    centered = X - X.mean(axis=0)
+    np.testing.assert_allclose(products.cross, centered.T @ centered[:, features], atol=1e-6)
+    np.testing.assert_array_equal(entries.toarray(), X)
 
 
 @pytest.mark.parametrize(

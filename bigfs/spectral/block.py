@@ -20,7 +20,7 @@ from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
 from bigfs.spectral import panels, rows
 from bigfs.spectral.kernels import CACHE_LINE
-from bigfs.spectral.operator import StoredGraph, store_graph
+from bigfs.spectral.operator import Storage, StoredGraph, store_graph
 from bigfs.spectral.panels import Begin
 from bigfs.spectral.vectors import Vectors, split_width
 from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
@@ -65,10 +65,10 @@ class Record:
             self.forget()
         return Scratch(self.path / uuid.uuid4().hex[:12])
 
-    def graph(self, W: AffinityMatrix, scratch: Scratch, *, in_memory: bool) -> StoredGraph:
+    def graph(self, W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
         """Return the recorded graph, or store it."""
         if self.state is None:
-            return store_graph(W, scratch, in_memory=in_memory)
+            return store_graph(W, scratch, storage)
         return StoredGraph.open(W, self.state["graph"])
 
     def write(self, graph: StoredGraph, state: dict[str, Any]) -> None:

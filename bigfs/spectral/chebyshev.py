@@ -111,7 +111,7 @@ def solve_chebyshev(
     recorded = _recorded(checkpoint, scratch, storage.row_bytes)
     with recorded as (record, folder), track("spectral", None, "products") as progress:
         with silenced():
-            graph = record.graph(W, folder, in_memory=storage.in_memory)
+            graph = record.graph(W, folder, storage)
         if refuses_thin and graph.fill >= 0 and record.state is None:
             raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)

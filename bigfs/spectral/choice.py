@@ -13,7 +13,7 @@ from bigfs.spectral.block import BLOCK_VALUES, MULTIPLICATIONS, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_width, bulk_begins
 from bigfs.spectral.kernels import CACHE_LINE
-from bigfs.spectral.operator import Storage
+from bigfs.spectral.operator import PIECE_ROWS, Storage
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.thin import factor_bytes
 
@@ -71,11 +71,16 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     vectors = 2 * storage.row_bytes * n_samples
     # Products of a block of rows, float64, as they are written.
     of_block = min(8 * BLOCK_VALUES, vectors)
-    if not storage.in_memory:
+    if not storage.in_order:
         return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES
-    of_rows = n_samples * max(_ORDER_BYTES, 2 * storage.row_bytes + 16)
-    needed = n_entries * (4 if binary else 12) + of_rows
-    return needed + needed // 32 + of_block
+    of_graph, of_order = n_entries * (4 if binary else 12), _ORDER_BYTES * n_samples
+    if storage.in_memory:
+        needed = of_graph + max(of_order, vectors + 16 * n_samples)
+        return needed + needed // 32 + of_block
+    # The piece of W that is read, and the one before it.
+    of_pieces = 2 * PIECE_ROWS * (of_graph // n_samples + 16)
+    of_panels = vectors + 8 * n_samples + of_pieces
+    return max(33 * (of_graph + of_order) // 32, of_panels) + of_block
 
 
 def rows_bytes(n_samples: int, n_components: int) -> int:
@@ -200,12 +205,12 @@ def spectral_cost(
 
 def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
     """Return how a task of chebyshev holds W and vectors: what fits of the fastest ways."""
-    for in_memory, widths in ((True, ROW_BYTES[:3]), (False, ROW_BYTES)):
-        for row_bytes in widths:
-            storage = Storage(in_memory, row_bytes, budget)
-            needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
-            if needed <= budget:
-                return replace(storage, room=needed)
+    ways = [(True, True, CACHE_LINE), *((False, True, row_bytes) for row_bytes in ROW_BYTES[:3])]
+    for way in (*ways, *((False, False, row_bytes) for row_bytes in ROW_BYTES)):
+        storage = Storage(*way, budget)
+        needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
+        if needed <= budget:
+            return replace(storage, room=needed)
     return storage
 
 

@@ -1,7 +1,11 @@
-"""``P = D^-1 W`` in storage: W in memory where it fits, and read piece by piece where not."""
+"""``P = D^-1 W`` in storage: W in memory where it fits, and read piece by piece where not.
+
+Either way its rows are in an order that keeps neighbors near, unless a task cannot make it.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,12 +20,16 @@ from bigfs.spectral.kernels import compiled_products
 from bigfs.spectral.problem import TILE_ROWS, check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, new_file, write_from
+from bigfs.store.location import Location, as_location, new_file, read_into, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Rows of W that are read at a time.
-_PIECE_ROWS = 2**16
+PIECE_ROWS = 2**16
+# What `StoredGraph.describe` tells beside addresses of arrays.
+_DESCRIBED = ("ordered", "in_memory", "fill")
+# The arrays of the file of W in order.
+_INDPTR, _DEGREES, _PLACE, _INDICES, _WEIGHTS = range(5)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Storage:
     """The way that a task holds W and vectors."""
 
     in_memory: bool  # all of W; otherwise it is read piece by piece for each product
+    in_order: bool  # whether the order of its rows fits a task
     row_bytes: int  # of a row of a panel of vectors
     room: int  # bytes that a task takes at most, by its cost
 
@@ -42,6 +51,7 @@ class StoredGraph:
     volumes: ArrayRef  # of shape (n_connected,), float64: sums of degrees
     # File of W with its rows in an order that keeps neighbors near; "": W is read as it is.
     ordered: str = ""
+    in_memory: bool = False  # whether a task holds that file
     fill: int = -1  # entries of its Cholesky factor in an order by levels; -1: too many
 
     @property
@@ -57,25 +67,24 @@ class StoredGraph:
     def describe(self) -> dict[str, Any]:
         """Return what `open` needs beside W, as JSON values."""
         refs = {name: getattr(self, name).path for name in ("labels", "volumes")}
-        return {**refs, "ordered": self.ordered, "fill": self.fill}
+        return {**refs, **{name: getattr(self, name) for name in _DESCRIBED}}
 
     @classmethod
     def open(cls, W: AffinityMatrix, stored: dict[str, Any]) -> StoredGraph:
         """Return the graph that was stored."""
         refs = {name: ArrayRef.at(stored[name]) for name in ("labels", "volumes")}
-        return cls(W, **refs, ordered=stored["ordered"], fill=stored["fill"])
+        return cls(W, **refs, **{name: stored[name] for name in _DESCRIBED})
 
 
-def store_graph(W: AffinityMatrix, scratch: Scratch, *, in_memory: bool) -> StoredGraph:
+def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
     """Check a graph and store what products with it need.
 
     Parameters
     ----------
     W : AffinityMatrix
     scratch : Scratch
-        Gets the components of the rows and, where W fits a task, W in a better order.
-    in_memory : bool
-        Whether it does.
+        Gets the components of the rows, and W in a better order.
+    storage : Storage
 
     Raises
     ------
@@ -83,13 +92,13 @@ def store_graph(W: AffinityMatrix, scratch: Scratch, *, in_memory: bool) -> Stor
         If a weight is negative or a degree is not positive.
     """
     n_connected, labels = connected_components(W, scratch=scratch)
-    pieces = block_bounds(W.n_samples, _PIECE_ROWS)
+    pieces = block_bounds(W.n_samples, PIECE_ROWS)
     sums = map_reduce(_volumes_task, pieces, np.add, W, labels, n_connected, label="volumes")
     graph = StoredGraph(W, labels, scratch.put("volumes", sums))
-    if not in_memory:
+    if not storage.in_order:
         return graph
     [(path, fill)] = run_tasks(_order_task, [str(scratch.path)], W, label="order of rows")
-    return replace(graph, ordered=path, fill=fill)
+    return replace(graph, ordered=path, in_memory=storage.in_memory, fill=fill)
 
 
 def _volumes_task(
@@ -170,10 +179,38 @@ def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np
         write_from(file, part)
 
 
-def _read_arrays(path: Location) -> list[np.ndarray]:
-    """Read the arrays of a file, one after the other."""
-    with open_own(path) as file:
-        return [npy.read_array(file, allow_pickle=False) for _ in range(5)]
+class _OrderedFile:
+    """A file that `_write_ordered` wrote: W in order, of which some rows are read at a time."""
+
+    def __init__(self, path: Location) -> None:
+        self._path, self._arrays = path, []
+        with open_own(path) as file:
+            for _ in range(5):
+                npy.read_magic(file)
+                (count,), _, dtype = npy.read_array_header_1_0(file)
+                self._arrays.append((file.tell(), count, dtype))
+                file.seek(count * dtype.itemsize, os.SEEK_CUR)
+        with open_own(path, buffering=0) as file:
+            self._indptr, self.place = (self._read(file, i, 0, None) for i in (_INDPTR, _PLACE))
+
+    def _read(self, file: Any, number: int, start: int, stop: int | None) -> np.ndarray:
+        """Read values of an array: to its end if that comes first."""
+        begin, count, dtype = self._arrays[number]
+        values = np.empty((count if stop is None else min(stop, count)) - start, dtype)
+        read_into(file, begin + start * dtype.itemsize, values)
+        return values
+
+    def pieces(self, n_rows: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+        """Yield as `Transition.pieces` does, so many rows at a time."""
+        is_alike = self._arrays[_WEIGHTS][1] == 1
+        with open_own(self._path, buffering=0) as file:
+            for start, stop in block_bounds(len(self.place), n_rows):
+                begin, end = int(self._indptr[start]), int(self._indptr[stop])
+                pointers = self._indptr[start : stop + 1] - self._indptr[start]
+                indices = self._read(file, _INDICES, begin, end)
+                weights = self._read(file, _WEIGHTS, *((0, 1) if is_alike else (begin, end)))
+                degrees = self._read(file, _DEGREES, start, stop)
+                yield start, (pointers, indices, weights, degrees)
 
 
 class Transition:
@@ -186,23 +223,26 @@ class Transition:
 
     def __init__(self, graph: StoredGraph) -> None:
         self._W, self.n_samples = graph.W, graph.n_samples
-        self._held: tuple[np.ndarray, ...] | None = None
+        self._ordered = _OrderedFile(as_location(graph.ordered)) if graph.ordered else None
         # Where each row of the graph is in the block; None: in its own place.
-        self.place: np.ndarray | None = None
-        if graph.ordered:
-            indptr, degrees, self.place, indices, weights = _read_arrays(as_location(graph.ordered))
-            self._held = (indptr, indices, weights, degrees)
+        self.place = None if self._ordered is None else self._ordered.place
+        self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
+        if self._ordered is not None and graph.in_memory:
+            self._held = list(self._ordered.pieces(self.n_samples))
         self._step, self._gather = compiled_products()
 
     def pieces(self) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield the first row of each piece, and ``indptr, indices, weights, degrees``."""
-        if self._held is not None:
-            yield 0, self._held
-            return
-        for start, stop in block_bounds(self.n_samples, _PIECE_ROWS):
-            yield start, self._read(start, stop)
+        if self._held:
+            yield from self._held
+        elif self._ordered is not None:
+            yield from self._ordered.pieces(PIECE_ROWS)
+        else:
+            for start, stop in block_bounds(self.n_samples, PIECE_ROWS):
+                yield start, self._read(start, stop)
 
     def _read(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
+        """Read consecutive rows of the graph."""
         indptr = self._W.indptr.read(start, stop + 1)
         begin, end = int(indptr[0]), int(indptr[-1])
         indices, degrees = self._W.indices.read(begin, end), self._W.degrees.read(start, stop)
@@ -221,10 +261,10 @@ class Transition:
     def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Return ``P X`` at consecutive rows of the graph, float64."""
         out = np.empty((stop - start, X.shape[1]))
-        if self._held is not None and self.place is not None:
-            self._gather(*self._held, X, self.place[start:stop], out)
-        else:
-            self._gather(*self._read(start, stop), X, np.arange(stop - start), out)
+        indptr, indices, weights, degrees = self._read(start, stop)
+        if self.place is not None:
+            indices = self.place[indices]
+        self._gather(indptr, indices, weights, degrees, X, np.arange(stop - start), out)
         return out
 
     def smooth(self, X: np.ndarray, is_new: np.ndarray, sweeps: int) -> None:

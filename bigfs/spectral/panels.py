@@ -123,6 +123,8 @@ def filter_task(
     for scalars in () if frozen else steps:
         products.step(X, Y, *scalars)
         X, Y = Y, X
+    if is_last:
+        Y = X  # frees what rows of W need when they are read for the products
 
     def parts() -> Iterator[np.ndarray]:
         for start, stop in target.bounds:

@@ -102,20 +102,31 @@ def chebyshev(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )  # fmt: skip
 
 
-def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+def _binary(place: Place, n: int, limit: int, *, in_memory: bool) -> Any:
     """W without weights; a coarse graph comes before the block."""
     from bigfs.graph import affinity
     from bigfs.spectral.choice import choose_solver, panel_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
-    n, k, wanted = 700_000, 10, 10
-    W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    storage = choose_solver("chebyshev", n, W.nnz, wanted, LIMIT, True).storage
+    wanted = 10
+    W = affinity(place.graph(n, 10), scratch=place.scratch().child("W"))
+    storage = choose_solver("chebyshev", n, W.nnz, wanted, limit, True).storage
+    assert (storage.in_memory, storage.in_order, storage.row_bytes) == (in_memory, True, 64)
     needed = panel_bytes(n, W.nnz, storage, binary=True)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
-        W, wanted, solver="chebyshev", tol=0.5, memory_limit=LIMIT,
+        W, wanted, solver="chebyshev", tol=0.5, memory_limit=limit,
         scratch=place.scratch().child("e"),
     )  # fmt: skip
+
+
+def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """W in memory."""
+    return _binary(place, 700_000, LIMIT, in_memory=True)
+
+
+def chebyshev_piece_by_piece(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """W in order, read for each product."""
+    return _binary(place, 1_000_000, int(1.1 * GIB), in_memory=False)
 
 
 def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -213,7 +224,12 @@ LONG = (
         *CASES,
         *(
             pytest.param(case, marks=pytest.mark.full)
-            for case in (components_of_counts, graph_of_grown_rows, chebyshev_of_binary_weights)
+            for case in (
+                components_of_counts,
+                graph_of_grown_rows,
+                chebyshev_of_binary_weights,
+                chebyshev_piece_by_piece,
+            )
         ),
         *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
     ],

@@ -11,6 +11,7 @@ from scipy.sparse.linalg import eigsh
 from scipy.spatial import cKDTree
 
 from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.core.units import GIB
 from bigfs.graph import affinity_from_csr
 from bigfs.spectral import iteration
 from bigfs.spectral.block import Record, StoredBlock
@@ -18,7 +19,7 @@ from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.spectral.iteration import BOUND_STEPS, _bounds
 from bigfs.spectral.kernels import CACHE_LINE, aligned, compiled_products
-from bigfs.spectral.operator import Transition, store_graph
+from bigfs.spectral.operator import Storage, Transition, store_graph
 from bigfs.spectral.panels import Begin
 from bigfs.store.scratch import Scratch
 
@@ -154,7 +155,7 @@ def test_no_eigenvalue_is_below_the_bound(seed: int) -> None:
     root = diags_array(W.sum(axis=1) ** -0.5)
     smallest = eigsh(root @ W @ root, 1, which="SA", tol=1e-4, return_eigenvectors=False)[0]
     scratch = Scratch()
-    graph = store_graph(affinity_from_csr(W), scratch, in_memory=True)
+    graph = store_graph(affinity_from_csr(W), scratch, Storage(True, True, 64, GIB))
     block = StoredBlock(graph, scratch, 8, Begin(0), Record(None, 64))
     low, _ = _bounds(*block.lanczos(BOUND_STEPS))
     assert -1 <= low <= smallest <= low + 0.2
@@ -171,13 +172,13 @@ def test_a_row_of_an_aligned_block_is_a_cache_line() -> None:
 def test_products_are_the_same_in_memory_and_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bigfs.spectral.operator._PIECE_ROWS", 300)
+    monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 300)
     W = neighbor_graph(2000)
     X = np.random.default_rng(0).normal(size=(2000, 3))
     expected = (W @ X) / W.sum(axis=1)[:, None]
-    for in_memory in (True, False):
+    for way in ((True, True), (False, True), (False, False)):
         scratch = Scratch()
-        graph = store_graph(affinity_from_csr(W), scratch, in_memory=in_memory)
+        graph = store_graph(affinity_from_csr(W), scratch, Storage(*way, 64, GIB))
         products = Transition(graph)
         placed, out = np.empty_like(X), np.empty_like(X)
         placed[products.where(0, 2000)] = X

@@ -72,8 +72,8 @@ class StoredGraph:
     @classmethod
     def open(cls, W: AffinityMatrix, stored: dict[str, Any]) -> StoredGraph:
         """Return the graph that was stored."""
-        refs = {name: ArrayRef.at(stored[name]) for name in ("labels", "volumes")}
-        return cls(W, **refs, **{name: stored[name] for name in _DESCRIBED})
+        labels, volumes = (ArrayRef.at(stored[name]) for name in ("labels", "volumes"))
+        return cls(W, labels, volumes, **{name: stored[name] for name in _DESCRIBED})
 
 
 def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
@@ -183,7 +183,8 @@ class _OrderedFile:
     """A file that `_write_ordered` wrote: W in order, of which some rows are read at a time."""
 
     def __init__(self, path: Location) -> None:
-        self._path, self._arrays = path, []
+        self._path = path
+        self._arrays: list[tuple[int, int, np.dtype[Any]]] = []  # begin, values, type of each
         with open_own(path) as file:
             for _ in range(5):
                 npy.read_magic(file)

@@ -26,6 +26,7 @@ from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
 from bigfs.selectors.ndfs.passes import Update, block_step
 from bigfs.selectors.ndfs.strategies import check_init
 from bigfs.solvers.l21 import GramSolver, row_weights
+from bigfs.store.scratch import Scratch
 from tests.bench._processor import processor_seconds
 from tests.reference.ndfs import ndfs as dense_ndfs
 from tests.selectors._ndfs import ndfs_scores
@@ -38,15 +39,18 @@ def blobs(n: int, d: int, c: int = 10) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(rng.random((c, d))[labels] + 0.3 * rng.normal(size=(n, d)), 0, 1), labels
 
 
-def ring(n: int, k: int = 5) -> AffinityMatrix:
-    """Return a graph whose rows' neighbors are anywhere: the worst order for reading F."""
+def ring(n: int, k: int = 5, scratch: Scratch | None = None) -> AffinityMatrix:
+    """Return a graph whose rows' neighbors are anywhere: the worst order for reading F.
+
+    In a folder of ``scratch`` tasks get its address, in a temporary one its content.
+    """
     from scipy.sparse import csr_array
 
     ends = np.random.default_rng(1).integers(n, size=(n, k))
     heads = np.repeat(np.arange(n), k)
     keep = heads != ends.ravel()
     W = csr_array((np.ones(keep.sum()), (heads[keep], ends.ravel()[keep])), shape=(n, n))
-    return affinity_from_csr(W.maximum(W.T))
+    return affinity_from_csr(W.maximum(W.T), scratch=scratch)
 
 
 def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tuple[float, float]]:
@@ -146,7 +150,7 @@ def rows(
         path = folder / f"blobs-{n}.npy"
         if not path.exists():
             write_blobs(path, n, d)
-        W = ring(n)
+        W = ring(n, scratch=Scratch(folder / f"ring-{n}"))
         labels = np.random.default_rng(2).integers(10, size=n)
         with local_cluster(2, 1, parse_bytes(limit)) as cluster, Client(cluster):
             times = []

@@ -88,14 +88,22 @@ def _gather(
     indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, rows: Any, out: Any
 ) -> None:
     """Compute some rows of ``P X`` in the type of ``out``."""
+    width = X.shape[1]
+    total = np.empty(width, out.dtype)
+    last, lanes = len(indices) - 1, CACHE_LINE // X.itemsize
     alike = data.shape[0] == 1
     for k in range(len(rows)):
         row = rows[k]
-        out[k] = 0
+        total[:] = 0
         for entry in range(indptr[row], indptr[row + 1]):
+            soon = indices[min(entry + _AHEAD, last)]
+            for j in range(0, width, lanes):
+                _prefetch(X, soon, j)
             weight = data[0 if alike else entry] / degrees[row]
-            for j in range(X.shape[1]):
-                out[k, j] += weight * X[indices[entry], j]
+            neighbor = X[indices[entry]]
+            for j in range(width):
+                total[j] += weight * neighbor[j]
+        out[k] = total
 
 
 def warm_up() -> None:

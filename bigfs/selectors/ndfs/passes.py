@@ -21,6 +21,7 @@ from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.memory import forget, memory
+from bigfs.spectral.kernels import compiled_products
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -360,8 +361,6 @@ class _EdgeRows:
 
 def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
     """Return rows of ``D^-1/2 W D^-1/2 F``: the block's edges, and F where they lead to."""
-    from scipy.sparse import csr_array
-
     W, F = context.W, context.F
     edges = memory.get(
         context.run, ("W", start), lambda: _EdgeRows.read(W, start, stop), context.keep_x_bytes
@@ -377,8 +376,10 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
     else:
         rows, columns = np.unique(columns, return_inverse=True)
         everywhere = _weighted(F.take(rows), scale, W.degrees.take(rows))
-    shape = stop - start, len(everywhere)
-    smoothed: np.ndarray = csr_array((edges.weights, columns, edges.indptr), shape) @ everywhere
+    smoothed, n_rows = np.empty((stop - start, F.shape[1])), stop - start
+    _, products_with_rows = compiled_products()
+    matrix = edges.indptr, columns, edges.weights, np.ones(n_rows)
+    products_with_rows(*matrix, everywhere, np.arange(n_rows), smoothed)
     smoothed *= edges.root
     return smoothed
 

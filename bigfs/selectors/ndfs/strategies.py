@@ -448,7 +448,7 @@ class NDFSStrategy(Strategy):
             stored + of_start + 5 * 8 * n * c,
             stored,
             keeps_bytes=shape.nbytes + 12 * self.n_entries + 16 * n * (c + 2),
-            loads=LOADS,
+            loads=(*LOADS, "bigfs.spectral.kernels"),
             at_most=True,
         )
 

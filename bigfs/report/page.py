@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.quiet import ignoring_warnings
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn

@@ -20,9 +20,9 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import BigfsError, ClusterError, InputError
 from bigfs.core.memory import job_bytes
-from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.units import MIB
 from bigfs.core.uris import check_address, is_scheduler_file
 from bigfs.runtime.scope import active_client

@@ -315,7 +315,7 @@ def keep_rights(copy: int | Path, original: os.stat_result, place: Path) -> None
 
 
 def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
-    """Return the text of a file that should be small; see `bigfs.core.files.read_small`."""
+    """Return the text of a file that should be small; see `bigfs.core.paths.read_small`."""
     if isinstance(place, ObjectPath):
         size = place.stat().st_size
         if size > most_bytes:

@@ -19,7 +19,6 @@ from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
-from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
     PreparedRows,
     count_nearest_errors,
@@ -32,6 +31,7 @@ from bigfs.evaluate.protocols import (
     Protocol,
     clustering_scores,
     count_distinct,
+    dask_kmeans,
     kmeans_scores,
 )
 from bigfs.graph.representation import principal_rows

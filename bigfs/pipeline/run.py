@@ -36,10 +36,10 @@ from bigfs.results.annotate import check_output, output_stages
 from bigfs.results.plots import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime.connection import REPORT_TITLE, connect, reporting_performance, scheduler_address
-from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.preflight import package_versions, preflight
+from bigfs.runtime.progress import showing
 from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.scoring import resolved, warn_of_data

@@ -27,7 +27,7 @@ from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityCon
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.seeds import check_seed
 from bigfs.core.uris import SOURCE, LabelValues, as_text, column_of
-from bigfs.runtime.display import showing
+from bigfs.runtime.progress import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.docstrings import completed, described

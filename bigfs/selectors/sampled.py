@@ -25,7 +25,6 @@ from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import say_where
-from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.clusters import (
     ClusterRule,
     Clusters,
@@ -35,6 +34,7 @@ from bigfs.selectors.clusters import (
     moments_of,
     most_candidates,
 )
+from bigfs.selectors.kept import load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.scoring import start_of
 from bigfs.solvers.separability import DIGITS, evidence, feature_separability

@@ -38,9 +38,8 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
-from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
+from bigfs.selectors.kept import discard, forget, hand_over, handed, load_state, memory, save_state
 from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.memory import forget, memory
 from bigfs.solvers.cone import ConeProgram, ConeSolution, solve_cone, weights_of
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.pages import open_own

@@ -20,7 +20,7 @@ from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
-from bigfs.selectors.memory import forget, memory
+from bigfs.selectors.kept import forget, memory
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 

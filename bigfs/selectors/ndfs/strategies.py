@@ -36,8 +36,8 @@ from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import Work, silenced, track
 from bigfs.runtime.scope import worker_slots
-from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.embedded import View, centers_step, label_views, view_centers
+from bigfs.selectors.kept import load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.ndfs import NDFSParameters, solve
 from bigfs.selectors.ndfs.passes import (

@@ -89,6 +89,13 @@ def discard(address: Any) -> None:
         as_location(address).unlink()
 
 
+def nbytes_of(values: Any) -> int:
+    """Return the bytes of an array, a CSR matrix or several arrays in memory."""
+    if hasattr(values, "indptr"):
+        values = values.data, values.indices, values.indptr
+    return sum(array.nbytes for array in (values if isinstance(values, tuple) else (values,)))
+
+
 class WorkerMemory:
     """Arrays kept under a byte budget, those of one run at a time."""
 
@@ -108,7 +115,7 @@ class WorkerMemory:
             Name of the run; what another one left is dropped.
         key : hashable
         load : callable
-            Reads the array, or another object that knows its size in ``nbytes``.
+            Reads it: an array, a CSR matrix, or a tuple of arrays.
         budget : int
             Bytes this process may keep for the run.
         """
@@ -123,9 +130,9 @@ class WorkerMemory:
                     return self._kept[key]
             values = load()
             with self._lock:
-                if self._run == run and self._used + values.nbytes <= budget:
+                if self._run == run and self._used + nbytes_of(values) <= budget:
                     self._kept[key] = values
-                    self._used += values.nbytes
+                    self._used += nbytes_of(values)
         return values
 
     def drop(self, run: str, stem: str, besides: Hashable) -> None:
@@ -135,7 +142,7 @@ class WorkerMemory:
                 return
             for key in [k for k in self._kept if isinstance(k, tuple) and k[0] == stem]:
                 if key != besides:
-                    self._used -= self._kept.pop(key).nbytes
+                    self._used -= nbytes_of(self._kept.pop(key))
 
     def clear(self, run: str | None) -> None:
         """Forget all arrays of a run."""

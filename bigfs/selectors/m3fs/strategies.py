@@ -170,7 +170,10 @@ class MarginSearch(Strategy):
         blocks, checkpoint, parameters = inputs.blocks, inputs.checkpoint, self.margin
         n, before = blocks.n_samples, blocks.passes
         n_clusters, eigengap = inputs.n_clusters(parameters.n_clusters)
-        settings = Settings.of(parameters, n_clusters, self.n_selected, blocks.n_features)
+        n_columns = 1 if n_clusters == 2 else n_clusters
+        # Tasks get them, and labels to start from may be an array.
+        of_rounds = parameters.model_copy(update={"init": None})
+        settings = Settings(of_rounds, n_columns, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
         smooth = self._smoothness(inputs, settings)
         names, labels = self._starts(inputs, settings, n_clusters, folder)
@@ -237,7 +240,7 @@ class MarginSearch(Strategy):
     ) -> Rounds:
         """Return what the tasks of all rounds share, stored where they can read it."""
         mean = blocks.moments().mean
-        mean = np.append(mean, 1.0) if settings.fit_intercept else mean
+        mean = np.append(mean, 1.0) if settings.parameters.fit_intercept else mean
         _, n_threads = worker_slots()
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
@@ -258,7 +261,7 @@ class MarginSearch(Strategy):
 
     def _smoothness(self, inputs: Inputs, settings: Settings) -> np.ndarray | None:
         """Return smoothness times the quadratic form of the graph, or None."""
-        if settings.smoothness == 0:
+        if settings.parameters.smoothness == 0:
             return None
         if self.margin.graph == "full":
             width = self._width(inputs)
@@ -267,7 +270,7 @@ class MarginSearch(Strategy):
         else:
             form = smooth_form(inputs.blocks, inputs.affinity)
         D = settings.n_rows_of_v
-        return np.ascontiguousarray(settings.smoothness * form[:D, :D])
+        return np.ascontiguousarray(settings.parameters.smoothness * form[:D, :D])
 
 
 def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
@@ -312,7 +315,7 @@ def _details_of(
     return {
         **_common_details(state),
         "coef": np.ascontiguousarray(V[:d]),
-        "intercept": V[d].copy() if settings.fit_intercept else np.zeros(settings.n_columns),
+        "intercept": V[d].copy() if len(V) > d else np.zeros(settings.n_columns),
         "objective_history": history[:, 0],
         "violation_history": history[:, 1],
         "violation": loss - state.slack,

@@ -197,7 +197,7 @@ def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dic
         "objective_parts": np.array(state.parts),
         "orthogonality": np.array(state.orthogonality),
         "movement": np.array(state.movement),
-        "distance_from_start": ending.distance,
+        "distance_from_start": float(np.sqrt(ending.squared)),
         "n_labels_changed": ending.changed,
     }
 

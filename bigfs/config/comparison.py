@@ -62,34 +62,37 @@ class Entry:
 
 
 class Methods(Section):
-    """The methods of a comparison, and what holds for all of them."""
+    """The methods of a comparison, and what holds for all of them.
+
+    Attributes
+    ----------
+    run
+        Run directory: finished parts; run again to continue.
+    methods
+        Methods to compare: a name, or a section with method, its settings and, where a
+        method comes twice, a name.
+    n_features_to_select
+        Numbers of features to keep.
+    graph
+        The neighbor graph of all methods that use one. null: the defaults.
+    spectral
+        The eigenvectors of all methods that use them. null: the defaults.
+    cluster
+        The Dask cluster of the run. null: the client in scope, or threads of this process.
+    random_state
+        Seed of every draw; the same seed gives the same table. null: a fresh one.
+    """
 
     pipeline: ClassVar[type[Config]] = Config
 
-    run: str = Field(
-        min_length=1, description="Run directory: finished parts; run again to continue."
-    )
-    methods: Annotated[list[Any], Field(min_length=1)] = Field(
-        description="Methods to compare: a name, or a section with method, its settings and, "
-        "where a method comes twice, a name."
-    )
-    n_features_to_select: Sizes = Field(description="Numbers of features to keep.")
-    graph: GraphConfig | None = Field(
-        None, description="The neighbor graph of all methods that use one. null: the defaults."
-    )
-    spectral: SpectralConfig | None = Field(
-        None, description="The eigenvectors of all methods that use them. null: the defaults."
-    )
+    run: str = Field(min_length=1)
+    methods: Annotated[list[Any], Field(min_length=1)]
+    n_features_to_select: Sizes
+    graph: GraphConfig | None = None
+    spectral: SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
-    random_state: Seed = Field(
-        0,
-        description="Seed of every draw; the same seed gives the same table. null: a fresh one.",
-    )
+    cluster: ClusterConfig | None = None
+    random_state: Seed = 0
 
     @model_validator(mode="after")
     def _every_method_is_whole(self) -> Methods:
@@ -225,41 +228,54 @@ class Methods(Section):
 
 
 class CompareConfig(Section):
-    """Random selections, which every method is compared with."""
+    """Random selections, which every method is compared with.
 
-    chance: bool = Field(
-        True, description="A row of random selections; all others say if they are better."
-    )
-    n_draws: Annotated[int, Field(ge=2)] = Field(
-        10, description="Random selections of each number of features."
-    )
+    Attributes
+    ----------
+    chance
+        A row of random selections; all others say if they are better.
+    n_draws
+        Random selections of each number of features.
+    """
+
+    chance: bool = True
+    n_draws: Annotated[int, Field(ge=2)] = 10
 
 
 class Comparison(Methods):
-    """Several methods on one data set, with one table and one figure."""
+    """Several methods on one data set, with one table and one figure.
 
-    input: InputConfig = Field(description="The matrix to read.")
+    Attributes
+    ----------
+    input
+        The matrix to read.
+    n_features_to_select
+        Numbers of features to keep; auto: each method chooses its own.
+    preprocess
+        Applied to the values as they are read, as in a pipeline.
+    redundancy
+        Features that every method passes over, as in a pipeline.
+    evaluate
+        How the selections are judged by known labels. null: by their redundancy and the
+        variance of all features that they explain.
+    compare
+        What every method is held against: chance.
+    stability
+        Say of every selection how sure it is, by fits on samples. null: do not.
+    blocks
+        The pieces the data is read in.
+    """
+
+    input: InputConfig
     n_features_to_select: Annotated[  # also numbers that are chosen
         list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
-    ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
-    preprocess: Preprocess = Field(
-        "auto", description="Applied to the values as they are read, as in a pipeline."
-    )
-    redundancy: Share | None = Field(
-        None, description="Features that every method passes over, as in a pipeline."
-    )
-    evaluate: EvaluateConfig | None = Field(
-        None,
-        description="How the selections are judged by known labels. null: by their redundancy and "
-        "the variance of all features that they explain.",
-    )
-    compare: CompareConfig = Field(
-        CompareConfig(), description="What every method is held against: chance."
-    )
-    stability: StabilityConfig | None = Field(
-        None, description="Say of every selection how sure it is, by fits on samples. null: do not."
-    )
-    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
+    ]
+    preprocess: Preprocess = "auto"
+    redundancy: Share | None = None
+    evaluate: EvaluateConfig | None = None
+    compare: CompareConfig = CompareConfig()
+    stability: StabilityConfig | None = None
+    blocks: BlocksConfig = BlocksConfig()
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:

@@ -14,13 +14,12 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from bigfs.config.fields import (
     MemoryLimit,
-    NonEmpty,
+    Names,
     PositiveFloat,
     PositiveInt,
     Section,
     Seed,
     Share,
-    as_list,
     fill,
 )
 from bigfs.config.sections import (
@@ -54,53 +53,54 @@ _Model = TypeVar("_Model", bound="Selection")
 
 
 class Selection(Section):
-    """The method, its settings, and the number of features to keep."""
+    """The method, its settings, and the number of features to keep.
+
+    Attributes
+    ----------
+    preprocess
+        Applied to the values as they are read; unit_norm scales rows to norm 1,
+        normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto:
+        normalize_log1p for sparse counts (highly_variable: none), minmax for dense features
+        of different units, none for all other data.
+    method
+        The method that scores the features.
+    n_features_to_select
+        Number of features to keep. auto: chosen from a curve; {auto: explained_variance |
+        explained_eigenvectors | neighbors_kept | stability, share: 0.95, at_most: 200}
+        names the curve. Not for counts of cells: give a number, such as 2000.
+    redundancy
+        Pass over a feature whose absolute correlation with a better one that is kept is
+        above this, such as 0.95. null: none.
+    least_gap
+        Pass over a feature that is nearer than this to a better one that is kept, where
+        their names are numbers, such as wavelengths. null: none.
+    include
+        Features that are selected anyway, by names, globs or ranges as in input.columns;
+        the others fill up. null: none.
+    graph
+        The neighbor graph (methods that use one). null: the defaults.
+    spectral
+        The eigenvectors (methods that use them). null: the defaults.
+    blocks
+        The pieces the data is read in.
+    random_state
+        Seed of every draw; the same seed gives the same ranking. null: a fresh one.
+    """
 
     # By name: what `bigfs.selectors.method.Method` declares.
     methods: ClassVar[Mapping[str, Any]] = {}
 
-    preprocess: Preprocess = Field(
-        "auto",
-        description="Applied to the values as they are read; unit_norm scales rows to norm 1, "
-        "normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto: "
-        "normalize_log1p for sparse counts (highly_variable: none), minmax for dense features of "
-        "different units, none for all other data.",
-    )
-    method: str = Field("mcfs", description="The method that scores the features.")
-    n_features_to_select: NumberOfFeatures = Field(
-        description="Number of features to keep. auto: chosen from a curve; {auto: "
-        "explained_variance | explained_eigenvectors | neighbors_kept | stability, share: 0.95, "
-        "at_most: 200} names the curve. Not for counts of cells: give a number, such as 2000."
-    )
-    redundancy: Share | None = Field(
-        None,
-        description="Pass over a feature whose absolute correlation with a better one that is kept "
-        "is above this, such as 0.95. null: none.",
-    )
-    least_gap: PositiveFloat | None = Field(
-        None,
-        description="Pass over a feature that is nearer than this to a better one that is kept, "
-        "where their names are numbers, such as wavelengths. null: none.",
-    )
-    include: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
-        Field(
-            None,
-            description="Features that are selected anyway, by names, globs or ranges as in "
-            "input.columns; the others fill up. null: none.",
-        )
-    )
-    graph: GraphConfig | None = Field(
-        None, description="The neighbor graph (methods that use one). null: the defaults."
-    )
-    spectral: SpectralConfig | None = Field(
-        None, description="The eigenvectors (methods that use them). null: the defaults."
-    )
+    preprocess: Preprocess = "auto"
+    method: str = "mcfs"
+    n_features_to_select: NumberOfFeatures
+    redundancy: Share | None = None
+    least_gap: PositiveFloat | None = None
+    include: Names | None = None
+    graph: GraphConfig | None = None
+    spectral: SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
-    random_state: Seed = Field(
-        0,
-        description="Seed of every draw; the same seed gives the same ranking. null: a fresh one.",
-    )
+    blocks: BlocksConfig = BlocksConfig()
+    random_state: Seed = 0
 
     @property
     def parameters(self) -> Any:
@@ -176,28 +176,31 @@ def name_of_input(uri: str) -> str:
 
 
 class _RunSection(Section):
-    """The run directory and the input: first in a pipeline file."""
+    """The run directory and the input: first in a pipeline file.
 
-    run: str = Field(
-        min_length=1,
-        description="Run directory: results and finished stages; run again to continue. A folder, "
-        "or s3://BUCKET/NAME. {date} in its last part stands for the date, {input} for the name of "
-        "the input and {method} for the method.",
-    )
-    date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
-        None, description="What {date} in run stands for, such as 2026-11-21. null: today."
-    )
-    keep: PositiveInt | None = Field(
-        None,
-        description="With {date} in run: how many finished runs to keep; older ones are removed "
-        "when a run ends. null: all.",
-    )
-    input: InputConfig = Field(description="The matrix to read.")
-    update: Annotated[UpdateConfig | None, BeforeValidator(_as_update)] = Field(
-        None,
-        description="auto: where the input only grew at its end since the latest run of the "
-        "series ({date} in run), that one is updated, within limits. never, or null: all is done.",
-    )
+    Attributes
+    ----------
+    run
+        Run directory: results and finished stages; run again to continue. A folder, or
+        s3://BUCKET/NAME. {date} in its last part stands for the date, {input} for the name
+        of the input and {method} for the method.
+    date
+        What {date} in run stands for, such as 2026-11-21. null: today.
+    keep
+        With {date} in run: how many finished runs to keep; older ones are removed when a
+        run ends. null: all.
+    input
+        The matrix to read.
+    update
+        auto: where the input only grew at its end since the latest run of the series
+        ({date} in run), that one is updated, within limits. never, or null: all is done.
+    """
+
+    run: str = Field(min_length=1)
+    date: Annotated[str, BeforeValidator(_as_date)] | None = None
+    keep: PositiveInt | None = None
+    input: InputConfig
+    update: Annotated[UpdateConfig | None, BeforeValidator(_as_update)] = None
 
     @property
     def series(self) -> str | None:
@@ -228,35 +231,36 @@ class _RunSection(Section):
 
 
 class Config(Selection, _RunSection):
-    """A bigfs pipeline: which features of a matrix to keep."""
+    """A bigfs pipeline: which features of a matrix to keep.
 
-    evaluate: EvaluateConfig | None = Field(
-        None, description="Compare the selection with known labels at the end. null: do not."
-    )
-    stability: StabilityConfig | None = Field(
-        None,
-        description="Stability of the selection, from fits on samples. null: only if quick or "
-        "n_features_to_select needs it.",
-    )
-    quick: bool = Field(
-        False,
-        description="Select the features that the fits of stability agree on, without a graph of "
-        "all rows.",
-    )
-    curves: bool = Field(
-        True,
-        description="Curves over the number of features, and the reason why each is in or out; "
-        "at most one more pass over the data. false: only if n_features_to_select is auto.",
-    )
-    output: OutputConfig = Field(OutputConfig(), description="What is written beside the result.")
-    report: ReportConfig | None = Field(
-        ReportConfig(), description="report.html of the command line. null: none."
-    )
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
+    Attributes
+    ----------
+    evaluate
+        Compare the selection with known labels at the end. null: do not.
+    stability
+        Stability of the selection, from fits on samples. null: only if quick or
+        n_features_to_select needs it.
+    quick
+        Select the features that the fits of stability agree on, without a graph of all
+        rows.
+    curves
+        Curves over the number of features, and the reason why each is in or out; at most
+        one more pass over the data. false: only if n_features_to_select is auto.
+    output
+        What is written beside the result.
+    report
+        report.html of the command line. null: none.
+    cluster
+        The Dask cluster of the run. null: the client in scope, or threads of this process.
+    """
+
+    evaluate: EvaluateConfig | None = None
+    stability: StabilityConfig | None = None
+    quick: bool = False
+    curves: bool = True
+    output: OutputConfig = OutputConfig()
+    report: ReportConfig | None = ReportConfig()
+    cluster: ClusterConfig | None = None
 
     @model_validator(mode="after")
     def _fits_on_samples_have_a_section(self) -> Config:

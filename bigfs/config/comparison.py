@@ -10,20 +10,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
+from bigfs.config import sections
 from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
 from bigfs.config.messages import explained
-from bigfs.config.sections import (
-    Auto,
-    BlocksConfig,
-    ClusterConfig,
-    EvaluateConfig,
-    GraphConfig,
-    InputConfig,
-    NumberOfFeatures,
-    SpectralConfig,
-    StabilityConfig,
-    link_labels,
-)
 from bigfs.config.selection import (
     SHARED_SECTIONS,
     Config,
@@ -88,10 +77,10 @@ class Methods(Section):
     run: str = Field(min_length=1)
     methods: Annotated[list[Any], Field(min_length=1)]
     n_features_to_select: Sizes
-    graph: GraphConfig | None = None
-    spectral: SpectralConfig | None = None
+    graph: sections.GraphConfig | None = None
+    spectral: sections.SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    cluster: ClusterConfig | None = None
+    cluster: sections.ClusterConfig | None = None
     random_state: Seed = 0
 
     @model_validator(mode="after")
@@ -111,7 +100,7 @@ class Methods(Section):
         self,
         entry: Any,
         source: dict[str, Any],
-        n_features: int | Auto,
+        n_features: int | sections.Auto,
         *,
         common: dict[str, Any] | None = None,
         above: dict[str, Any] | None = None,
@@ -156,10 +145,10 @@ class Methods(Section):
         return section in known and bool(key) and isinstance(values, list) and bool(values)
 
     def _check_keys(self, name: str, given: dict[str, Any]) -> None:
-        sections = section_models(self.pipeline.methods)
+        known_sections = section_models(self.pipeline.methods)
         for key, value in given.items():
-            if key not in sections:
-                known = ", ".join(["method", "name", "grid", "keep", *sections])
+            if key not in known_sections:
+                known = ", ".join(["method", "name", "grid", "keep", *known_sections])
                 top = key in type(self).model_fields
                 hint = "it holds for all methods: set it at the top level" if top else "unknown key"
                 raise ValueError(f"methods, {name}: '{key}': {hint}. Known: {known}")
@@ -209,7 +198,7 @@ class Methods(Section):
         method: str,
         settings: dict[str, Any],
         source: dict[str, Any],
-        n_features: int | Auto,
+        n_features: int | sections.Auto,
     ) -> Config:
         known = self.pipeline.methods.get(method)
         if known is not None and "batch_key" not in known.parameters.model_fields:
@@ -266,20 +255,20 @@ class Comparison(Methods):
         The pieces the data is read in.
     """
 
-    input: InputConfig
+    input: sections.InputConfig
     n_features_to_select: Annotated[  # also numbers that are chosen
-        list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
+        list[sections.NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
     ]
     preprocess: Preprocess = "auto"
     redundancy: Share | None = None
-    evaluate: EvaluateConfig | None = None
+    evaluate: sections.EvaluateConfig | None = None
     compare: CompareConfig = CompareConfig()
-    stability: StabilityConfig | None = None
-    blocks: BlocksConfig = BlocksConfig()
+    stability: sections.StabilityConfig | None = None
+    blocks: sections.BlocksConfig = sections.BlocksConfig()
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:
-        link_labels(self)
+        sections.link_labels(self)
         name = name_of_input(self.input.uri)
         object.__setattr__(self, "run", self.run.replace("{input}", name))
         if re.search(r"\{\w*\}", self.run):
@@ -293,7 +282,7 @@ class Comparison(Methods):
             raise ValueError(f"{names} is the name of a row of every table; choose another")
         return self
 
-    def entries(self, n_features: int | Auto, *more: dict[str, Any]) -> list[Entry]:
+    def entries(self, n_features: int | sections.Auto, *more: dict[str, Any]) -> list[Entry]:
         """Return the methods, and ``more``, each as a configuration that keeps ``n_features``.
 
         The points of a grid have names of their own, such as "ndfs (alpha 1)".

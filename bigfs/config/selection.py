@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from bigfs.config import sections
 from bigfs.config.fields import (
     MemoryLimit,
     Names,
@@ -21,22 +22,6 @@ from bigfs.config.fields import (
     Seed,
     Share,
     fill,
-)
-from bigfs.config.sections import (
-    Auto,
-    BlocksConfig,
-    ClusterConfig,
-    EvaluateConfig,
-    GraphConfig,
-    InputConfig,
-    NumberOfFeatures,
-    OutputConfig,
-    ReportConfig,
-    SpectralConfig,
-    StabilityConfig,
-    UpdateConfig,
-    column_in,
-    link_labels,
 )
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.text import quoted, shown
@@ -48,7 +33,10 @@ Transforms = Literal[
     "normalize_log1p",
 ]  # fmt: skip
 Preprocess = Literal["auto", Transforms]
-SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": SpectralConfig}
+SHARED_SECTIONS: dict[str, type[Section]] = {
+    "graph": sections.GraphConfig,
+    "spectral": sections.SpectralConfig,
+}
 _Model = TypeVar("_Model", bound="Selection")
 
 
@@ -92,14 +80,14 @@ class Selection(Section):
 
     preprocess: Preprocess = "auto"
     method: str = "mcfs"
-    n_features_to_select: NumberOfFeatures
+    n_features_to_select: sections.NumberOfFeatures
     redundancy: Share | None = None
     least_gap: PositiveFloat | None = None
     include: Names | None = None
-    graph: GraphConfig | None = None
-    spectral: SpectralConfig | None = None
+    graph: sections.GraphConfig | None = None
+    spectral: sections.SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    blocks: BlocksConfig = BlocksConfig()
+    blocks: sections.BlocksConfig = sections.BlocksConfig()
     random_state: Seed = 0
 
     @property
@@ -108,13 +96,13 @@ class Selection(Section):
         return getattr(self, self.method, None) or self.methods[self.method].parameters()
 
     @property
-    def used_graph(self) -> GraphConfig:
+    def used_graph(self) -> sections.GraphConfig:
         """The graph section of a method that reads it: there it is always filled."""
         assert self.graph is not None
         return self.graph
 
     @property
-    def used_spectral(self) -> SpectralConfig:
+    def used_spectral(self) -> sections.SpectralConfig:
         """The spectral section of a method that reads it: there it is always filled."""
         assert self.spectral is not None
         return self.spectral
@@ -145,10 +133,10 @@ class Selection(Section):
             given = {} if self.graph is None else self.graph.model_dump(exclude_unset=True)
             finished = self.graph is not None and self.graph.is_finished
             defaults = {} if finished else method.graph_defaults
-            graph = GraphConfig(**{**defaults, **given})
+            graph = sections.GraphConfig(**{**defaults, **given})
             object.__setattr__(self, "graph", graph)
         if "spectral" in read:
-            fill(self, "spectral", SpectralConfig())
+            fill(self, "spectral", sections.SpectralConfig())
         return self
 
 
@@ -199,8 +187,8 @@ class _RunSection(Section):
     run: str = Field(min_length=1)
     date: Annotated[str, BeforeValidator(_as_date)] | None = None
     keep: PositiveInt | None = None
-    input: InputConfig
-    update: Annotated[UpdateConfig | None, BeforeValidator(_as_update)] = None
+    input: sections.InputConfig
+    update: Annotated[sections.UpdateConfig | None, BeforeValidator(_as_update)] = None
 
     @property
     def series(self) -> str | None:
@@ -254,19 +242,19 @@ class Config(Selection, _RunSection):
         The Dask cluster of the run. null: the client in scope, or threads of this process.
     """
 
-    evaluate: EvaluateConfig | None = None
-    stability: StabilityConfig | None = None
+    evaluate: sections.EvaluateConfig | None = None
+    stability: sections.StabilityConfig | None = None
     quick: bool = False
     curves: bool = True
-    output: OutputConfig = OutputConfig()
-    report: ReportConfig | None = ReportConfig()
-    cluster: ClusterConfig | None = None
+    output: sections.OutputConfig = sections.OutputConfig()
+    report: sections.ReportConfig | None = sections.ReportConfig()
+    cluster: sections.ClusterConfig | None = None
 
     @model_validator(mode="after")
     def _fits_on_samples_have_a_section(self) -> Config:
         number = self.n_features_to_select
-        if self.quick or (isinstance(number, Auto) and number.auto == "stability"):
-            fill(self, "stability", StabilityConfig())
+        if self.quick or (isinstance(number, sections.Auto) and number.auto == "stability"):
+            fill(self, "stability", sections.StabilityConfig())
         return self
 
     @model_validator(mode="after")
@@ -277,7 +265,7 @@ class Config(Selection, _RunSection):
         if isinstance(start, str) and start == SOURCE:
             named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
             object.__setattr__(self, self.method, named)
-        link_labels(self)
+        sections.link_labels(self)
         if self.graph is not None and self.graph.representation.startswith(("obsm/", "obsp/")):
             member = f"{self.input.uri}::{self.graph.representation}"
             object.__setattr__(self.graph, "representation", member)
@@ -295,8 +283,8 @@ class Config(Selection, _RunSection):
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
         named = self.methods[self.method].labels
-        start = column_in(getattr(self.parameters, named, None), self.input)
-        judged = column_in(self.evaluate and self.evaluate.labels, self.input)
+        start = sections.column_in(getattr(self.parameters, named, None), self.input)
+        judged = sections.column_in(self.evaluate and self.evaluate.labels, self.input)
         labels = {name for name in (self.input.labels, judged, start) if name}
         return {**self.input.opening, "labels": sorted(labels) or None}
 

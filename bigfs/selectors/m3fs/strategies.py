@@ -20,22 +20,9 @@ from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
-from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters
+from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters, starts
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
 from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
-from bigfs.selectors.m3fs.starts import (
-    DIGITS,
-    choice_steps,
-    given_labels,
-    kept_starts,
-    likeliest,
-    likelihoods,
-    most_starts,
-    start_labels,
-    start_steps,
-    starts_to_run,
-    write_starts,
-)
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.scoring import stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
@@ -114,13 +101,13 @@ class MarginSearch(Strategy):
         """The most starts that are run to their ends: all, where "auto" may find two clusters."""
         n_rows_of_v, n_columns = self._size
         size = n_rows_of_v, 1 if isinstance(self.margin.n_clusters, str) else n_columns
-        return starts_to_run(most_starts(self.margin), size, self.margin.criterion)
+        return starts.starts_to_run(starts.most_starts(self.margin), size, self.margin.criterion)
 
     def cost(self) -> StageCost:
         """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
         shape, parameters = self.shape, self.margin
-        n, n_starts, n_run = shape.n_samples, most_starts(parameters), self._most_run
-        steps = [moments_step(shape), *start_steps(shape, parameters)]
+        n, n_starts, n_run = shape.n_samples, starts.most_starts(parameters), self._most_run
+        steps = [moments_step(shape), *starts.start_steps(shape, parameters)]
         if parameters.smoothness and parameters.graph == "full":
             steps += full_steps(shape)
         elif parameters.smoothness:
@@ -129,9 +116,9 @@ class MarginSearch(Strategy):
         steps = [replace(step, before_kept=True) for step in steps]
         steps += self._round_steps(n_run)
         if n_run < n_starts:
-            steps += choice_steps(shape, n_starts)
+            steps += starts.choice_steps(shape, n_starts)
         if parameters.criterion == "likelihood":
-            steps += choice_steps(shape, n_run)
+            steps += starts.choice_steps(shape, n_run)
         steps.append(Step("the labels of a block", 16 * shape.rows * n_starts, shape.n_blocks))
         # Clusters and planes of many rounds, in bits where there are two clusters.
         kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
@@ -183,11 +170,11 @@ class MarginSearch(Strategy):
         hinges = label_rows(blocks, np.array([state.V for state in states]), clusters)
         likely = None
         if parameters.criterion == "likelihood":
-            likely = likelihoods(blocks, clusters, self.selection.random_state)
+            likely = starts.likelihoods(blocks, clusters, self.selection.random_state)
         chosen = _chosen_start(states, likely)
         final = out.create("labels", (n,), np.int32, blocks.rows)
-        write_starts(blocks, clusters, [chosen], final)
-        starts = [
+        starts.write_starts(blocks, clusters, [chosen], final)
+        of_starts = [
             {
                 "start": name,
                 "loss": hinge / n,
@@ -203,7 +190,7 @@ class MarginSearch(Strategy):
             states[chosen].sigma,
             constant=blocks.moments().constant,
             **_details_of(states[chosen], settings, smooth, hinges[chosen] / n),
-            starts=starts,
+            starts=of_starts,
             chosen_start=names[chosen],
             labels=final,
             start_labels=clusters,
@@ -219,14 +206,14 @@ class MarginSearch(Strategy):
         blocks, parameters, seed = inputs.blocks, self.margin, self.selection.random_state
         start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
         spectral = inputs.spectral if isinstance(start, str) and start != "kmeans" else None
-        names, labels = start_labels(
+        names, labels = starts.start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
         )
         size = settings.n_rows_of_v, settings.n_columns
-        n_run = starts_to_run(len(names), size, parameters.criterion)
+        n_run = starts.starts_to_run(len(names), size, parameters.criterion)
         if n_run < len(names):
-            kept = likeliest(likelihoods(blocks, labels, seed), n_run)
-            labels = kept_starts(blocks, labels, kept, folder)
+            kept = starts.likeliest(starts.likelihoods(blocks, labels, seed), n_run)
+            labels = starts.kept_starts(blocks, labels, kept, folder)
             names = [names[number] for number in kept]
         return names, labels
 
@@ -282,8 +269,8 @@ def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
     sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
     def order(state: Trajectory) -> tuple[float, float, int]:
-        described = 0.0 if likely is None else round(float(likely[state.number]), DIGITS)
-        return -described, round(state.objective, DIGITS), state.number
+        described = 0.0 if likely is None else round(float(likely[state.number]), starts.DIGITS)
+        return -described, round(state.objective, starts.DIGITS), state.number
 
     return min(sound or states, key=order).number
 
@@ -429,7 +416,7 @@ class SampledRows(Strategy):
             if not isinstance(start, str):
                 auto = isinstance(parameters.n_clusters, str)
                 largest = MAX_CLUSTERS if auto else parameters.n_clusters
-                changes["init"] = given_labels(start, self.shape.n_samples, largest)[ids]
+                changes["init"] = starts.given_labels(start, self.shape.n_samples, largest)[ids]
         return selection.with_parameters(**changes).model_copy(
             update={
                 "graph": graph.model_copy(update={"n_neighbors": n_neighbors}),

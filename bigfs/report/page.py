@@ -232,15 +232,14 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     else:
         values = result.curves.values["explained_variance"]
         explained, mean = _every_m(result.curves.sizes, values), ""
-    if n_selected > len(explained):
-        share, first = float(explained[-1]), len(explained)
-        text = f"of the features' variance explained by the first {first}{mean}"
-        tiles.append((f"{100 * share:.0f} %", text))
+    what, few = "of the features' variance explained", len(explained)
+    if n_selected > few:
+        tiles.append((f"{100 * float(explained[-1]):.0f} %", f"{what} by the first {few}{mean}"))
     else:
         share = float(explained[n_selected - 1])
         if result.curves is not None:
             share = float(result.curves.adds.sum())
-        tiles.append((f"{100 * share:.0f} %", f"of the features' variance explained{mean}"))
+        tiles.append((f"{100 * share:.0f} %", f"{what}{mean}"))
         enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
     sure = result.stability
@@ -257,9 +256,8 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
         others = "".join(f"; {beside[name]}: {nmi[name]}" for name in beside if name in nmi)
         tiles.append((nmi["selected"], f"NMI with the labels{others}"))
     if result.recall is not None:
-        tiles.append(
-            (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
-        )
+        share = float(result.recall["value"])
+        tiles.append((f"{100 * share:.0f} %", "of the true neighbors are in the graph"))
     if n_selected < result.n_features and result.is_quick and sure is not None:
         last, first = 100 * sure.frequencies[result.ranking[n_selected - 1 : n_selected + 1]]
         text = "frequency of the last kept and the first left out"

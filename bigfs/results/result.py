@@ -538,30 +538,23 @@ def open_result(path: str | Location) -> Result:
     directory.check_unchanged("result")
     about = read_attributes(stored)
     names = ("scores", "ranking", "selected")
-    scores, ranking, selected = (ArrayRef.at(stored / name).load() for name in names)
-    curves = None
+    arrays: dict[str, Any] = {name: ArrayRef.at(stored / name).load() for name in names}
+    curves = evaluation = redundant_with = None
     if directory.is_intact("curves"):
         directory.check_unchanged("curves")
         curves = Curves.open(directory.stage_path("curves"))
-        selected = np.sort(curves.order)
-        ranking, scores = curves.reordered(ranking, scores)
+        ranking, scores = curves.reordered(arrays["ranking"], arrays["scores"])
+        arrays = {"scores": scores, "ranking": ranking, "selected": np.sort(curves.order)}
     elif about.get("largest") is not None:
         raise InputError(f"{path}: this run has not chosen the number of features yet. {again}")
-    evaluation = None
     if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))
-    redundant_with = None
     if "redundant_with" in about.get("arrays", ()):
         redundant_with = ArrayRef.at(stored / "redundant_with").load()
     return Result(
         path=directory.path,
-        method=about["method"],
-        n_samples=about["n_samples"],
-        n_features=about["n_features"],
-        feature_names=about["feature_names"],
-        scores=scores,
-        ranking=ranking,
-        selected=selected,
+        **{name: about[name] for name in ("method", "n_samples", "n_features", "feature_names")},
+        **arrays,
         curves=curves,
         evaluation=evaluation,
         redundant_with=redundant_with,

@@ -54,8 +54,7 @@ def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
     if parameters.sample_size is not None:
         return SampledRows(shape, selection)
     if parameters.graph == "full" and parameters.smoothness:
-        assert selection.graph is not None
-        check_full(shape.n_samples, selection.graph.weight)
+        check_full(shape.n_samples, selection.used_graph.weight)
     return MarginSearch(shape, selection, parameters, selection.n_features_to_select)
 
 
@@ -111,8 +110,7 @@ class MarginSearch(Strategy):
         if parameters.smoothness and parameters.graph == "full":
             steps += full_steps(shape)
         elif parameters.smoothness:
-            assert self.selection.graph is not None
-            steps += smooth_steps(shape, self.selection.graph.n_neighbors)
+            steps += smooth_steps(shape, self.selection.used_graph.n_neighbors)
         steps = [replace(step, before_kept=True) for step in steps]
         steps += self._round_steps(n_run)
         if n_run < n_starts:

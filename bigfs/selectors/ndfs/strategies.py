@@ -412,8 +412,7 @@ class NDFSStrategy(Strategy):
     @property
     def n_entries(self) -> int:
         """The most entries that the affinity matrix has: every edge twice."""
-        assert self.selection.graph is not None
-        return 2 * self.shape.n_samples * self.selection.graph.n_neighbors
+        return 2 * self.shape.n_samples * self.selection.used_graph.n_neighbors
 
     @abstractmethod
     def _solver_bytes(self) -> int:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -283,16 +284,9 @@ class ComparisonResult:
             {"n_features": m, "first": a, "second": b, **asdict(overlap)}
             for m, a, b, overlap in self.overlaps()
         ]
-        about = {
-            "input": self.uri,
-            "n_samples": self.n_samples,
-            "n_features": self.n_features,
-            "n_classes": self.n_classes,
-            "evaluate": self.evaluate,
-            "rows": rows,
-            "overlaps": overlaps,
-            "stages": self.stages,
-        }
+        named = ("n_samples", "n_features", "n_classes", "evaluate")
+        about = {"input": self.uri, **{name: getattr(self, name) for name in named}}
+        about |= {"rows": rows, "overlaps": overlaps, "stages": self.stages}
         return json.dumps(about, indent=2) + "\n"
 
     def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
@@ -300,11 +294,9 @@ class ComparisonResult:
         pairs = []
         own = [row for row in self.rows if row.method and row.n_draws == 1]
         for m in sorted({row.n_features for row in own}):
-            of_size = [row for row in own if row.n_features == m]
-            for i, first in enumerate(of_size):
-                for second in of_size[i + 1 :]:
-                    overlap = selection_overlap(first.selected, second.selected, self.n_features)
-                    pairs.append((m, first.name, second.name, overlap))
+            for a, b in combinations((row for row in own if row.n_features == m), 2):
+                overlap = selection_overlap(a.selected, b.selected, self.n_features)
+                pairs.append((m, a.name, b.name, overlap))
         return pairs
 
     def write(self, directory: RunDirectory) -> None:
@@ -326,17 +318,11 @@ class ComparisonResult:
                 values = [v for row in rows if (v := row.value(score)) is not None]
                 if len(values) < len(rows):
                     continue
-                spread = [row.scores.get(f"{score}_std", 0.0) for row in rows]
-                curves.append(
-                    Curve(
-                        name,
-                        [row.n_features for row in rows],
-                        [100 * v for v in values],
-                        [100 * s for s in spread],
-                        rows[0].method is None,
-                        rows[0].name == CHANCE,
-                    )
-                )
+                sizes = [row.n_features for row in rows]
+                spread = [100 * row.scores.get(f"{score}_std", 0.0) for row in rows]
+                percent = [100 * v for v in values]
+                is_line, is_chance = rows[0].method is None, name == CHANCE
+                curves.append(Curve(name, sizes, percent, spread, is_line, is_chance))
             if curves:
                 panels.append((f"{SCORES[score]} (%)", curves))
         return panels
@@ -404,28 +390,23 @@ class RankSummary:
         InputError
             If there are fewer than two comparisons, or fewer than two methods in all of them.
         """
-        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in JUDGED}
-        for result in results:
-            for row in (row for row in result.rows if row.method is not None):
-                for score in JUDGED:
-                    value = row.value(score)
-                    if value is not None:
-                        of_set = tables[score].setdefault(str(result.path), {})
-                        of_set.setdefault(row.name, []).append(value)
-        means = {
-            score: {s: {m: float(np.mean(v)) for m, v in cells.items()} for s, cells in of.items()}
-            for score, of in tables.items()
-            if len(of) == len(results)
-        }
-        return cls.of_values(means)
+        means: dict[str, dict[str, dict[str, float]]] = {score: {} for score in JUDGED}
+        for score, result in product(JUDGED, results):
+            values: dict[str, list[float]] = {}
+            for row in result.rows:
+                if row.method is not None and (value := row.value(score)) is not None:
+                    values.setdefault(row.name, []).append(value)
+            if values:
+                of_set = {name: float(np.mean(v)) for name, v in values.items()}
+                means[score][str(result.path)] = of_set
+        return cls.of_values({s: of for s, of in means.items() if len(of) == len(results)})
 
     @classmethod
     def of_values(cls, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> RankSummary:
         """Return the summary of ``values[score][set][method]``."""
-        tables = list(values.values())
-        sets = list(tables[0]) if tables else []
-        known = [list(row) for table in tables for row in table.values()]
-        names = [m for m in dict.fromkeys(m for row in known for m in row)]
+        sets = list(next(iter(values.values()), ()))
+        known = [list(row) for table in values.values() for row in table.values()]
+        names = list(dict.fromkeys(m for row in known for m in row))
         common = [name for name in names if all(name in row for row in known)]
         if len(sets) < 2 or len(common) < 2:
             raise InputError(

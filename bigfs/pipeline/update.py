@@ -122,10 +122,10 @@ def _candidate(
             examined = _examined(config, blocks, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
-    if isinstance(examined, str):
-        logger.info("full run: %s", examined)
-        return Updatable()
-    return examined
+    if isinstance(examined, Updatable):
+        return examined
+    logger.info("full run: %s", examined)
+    return Updatable()
 
 
 def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:

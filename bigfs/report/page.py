@@ -278,9 +278,8 @@ def _features(result: Result, shown: np.ndarray) -> list[dict[str, Any]]:
     size = float(result.scores.max()) - low or 1.0
     adds: dict[int, str] = {}
     if curves is not None:
-        for feature, share, part in zip(
-            curves.order.tolist(), curves.adds, curves.explains, strict=True
-        ):
+        reasons = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
+        for feature, share, part in reasons:
             adds[feature] = f"adds {100 * share:.1f} %{f', {part}' if part else ''}"
     rows = []
     for feature in shown.tolist():
@@ -378,13 +377,11 @@ def _quality(result: Result) -> list[list[str]]:
         by = result.evaluation.get("n_components")
         spaces = f" by {by} principal components" if by else ""
         titles = {"selected": "selected", "all": "all", "chance": "as many random"}
-        for key, title in titles.items():
-            if key not in result.evaluation:
-                continue
-            figures = result.evaluation[key]
-            values = {label: _percent({"scores": figures}, name) for name, label in SCORES.items()}
+        for key in (key for key in titles if key in result.evaluation):
+            row = {"scores": result.evaluation[key]}
+            values = {label: _percent(row, name) for name, label in SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
-            rows.append([f"labels, {title} features{spaces}", text])
+            rows.append([f"labels, {titles[key]} features{spaces}", text])
     return rows
 
 

@@ -355,7 +355,6 @@ class Result:
 
     def _columns(self) -> dict[str, Any]:
         """Return the columns of the table of all features, best first, by their names."""
-        sure = self.stability
         return feature_columns(
             self.ranking,
             self.scores,
@@ -363,7 +362,7 @@ class Result:
             [self.name_of(feature) for feature in range(self.n_features)],
             curves=self.curves,
             redundant_with=self.redundant_with,
-            frequencies=None if sure is None else sure.frequencies,
+            frequencies=None if self.stability is None else self.stability.frequencies,
             consensus=None if self.is_quick else self.consensus_ranking,
         )
 
@@ -604,10 +603,7 @@ def _evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
     ]
     table = [["features", "NMI", "ACC", "Rand index", "1-NN error"]]
     titles = {"selected": f"selected {n_selected}", "all": "all", "chance": f"random {n_selected}"}
-    for key, title in titles.items():
-        if key not in evaluation:
-            continue
-        row = evaluation[key]
-        scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
-        table.append([title, *(score_cell(row, name) for name in scores)])
+    scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
+    for key in (key for key in titles if key in evaluation):
+        table.append([titles[key], *(score_cell(evaluation[key], name) for name in scores)])
     return [*lines, *aligned(table, "<<<<<", "  ")]

@@ -101,12 +101,6 @@ class Selection(Section):
         assert self.graph is not None
         return self.graph
 
-    @property
-    def used_spectral(self) -> sections.SpectralConfig:
-        """The spectral section of a method that reads it: there it is always filled."""
-        assert self.spectral is not None
-        return self.spectral
-
     def with_parameters(self: _Model, **changes: Any) -> _Model:
         """Return a copy with other values in the section of the method; they are not checked."""
         changed = self.parameters.model_copy(update=changes)

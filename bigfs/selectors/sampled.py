@@ -256,7 +256,7 @@ def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Searches:
-    """What the searches of a fit have in common: small and picklable."""
+    """Inputs that the searches of a fit have in common: small and picklable."""
 
     sample: ArrayRef
     kind: type[SearchState]

@@ -126,8 +126,8 @@ def _against_the_arrow(source: str, path: str) -> list[str]:
             wrong.append(f"bigfs/{path}:{line} imports {name} against the arrow")
         if top == "bigfs" and re.search(r"\._[^_]", name):
             wrong.append(f"bigfs/{path}:{line} imports {name}, a private name")
-        if top == "dask_ml" and path != "evaluate/compat.py":
-            wrong.append(f"bigfs/{path}:{line} imports {name}; only compat.py may")
+        if top == "dask_ml" and path != "evaluate/protocols.py":
+            wrong.append(f"bigfs/{path}:{line} imports {name}; only protocols.py may")
     for line, name in _imports(_module_level(tree), module, is_package):
         top = name.split(".")[0]
         if top in HEAVY and not path.startswith(HEAVY[top] or ("-",)):

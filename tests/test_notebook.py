@@ -14,8 +14,8 @@ CELLS = (
     "try:\n    bigfs.MaxVariance(2).fit(frame)\nexcept ValueError as error:\n    print(error)",
     "X = bigfs.open_matrix(frame, columns=['g*'], index='sample', labels='kind')\n"
     "bigfs.MaxVariance(2).fit(X).get_feature_names_out()",
-    "from bigfs.runtime import display\n"
-    "display.FIRST_SECONDS = 0  # else a fit takes two seconds until it shows a bar\n"
+    "from bigfs.runtime import progress\n"
+    "progress.FIRST_SECONDS = 0  # else a fit takes two seconds until it shows a bar\n"
     "_ = bigfs.NDFS(2, n_clusters=3, max_iter=300, tol=0).fit(X)",
     "settings = {'run': 'runs/{input}-{method}', 'method': 'max_variance', 'report': None,\n"
     "            'n_features_to_select': 2,\n"

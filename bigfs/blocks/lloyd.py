@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 
 # Centers are as near as each other where distances differ by less than this share of the centers'
 # extent: rounding does not choose between them, their order does.

@@ -10,20 +10,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
+from bigfs.config import sections
 from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
 from bigfs.config.messages import explained
-from bigfs.config.sections import (
-    Auto,
-    BlocksConfig,
-    ClusterConfig,
-    EvaluateConfig,
-    GraphConfig,
-    InputConfig,
-    NumberOfFeatures,
-    SpectralConfig,
-    StabilityConfig,
-    link_labels,
-)
 from bigfs.config.selection import (
     SHARED_SECTIONS,
     Config,
@@ -62,34 +51,37 @@ class Entry:
 
 
 class Methods(Section):
-    """The methods of a comparison, and what holds for all of them."""
+    """The methods of a comparison, and what holds for all of them.
+
+    Attributes
+    ----------
+    run
+        Run directory: finished parts; run again to continue.
+    methods
+        Methods to compare: a name, or a section with method, its settings and, where a
+        method comes twice, a name.
+    n_features_to_select
+        Numbers of features to keep.
+    graph
+        The neighbor graph of all methods that use one. null: the defaults.
+    spectral
+        The eigenvectors of all methods that use them. null: the defaults.
+    cluster
+        The Dask cluster of the run. null: the client in scope, or threads of this process.
+    random_state
+        Seed of every draw; the same seed gives the same table. null: a fresh one.
+    """
 
     pipeline: ClassVar[type[Config]] = Config
 
-    run: str = Field(
-        min_length=1, description="Run directory: finished parts; run again to continue."
-    )
-    methods: Annotated[list[Any], Field(min_length=1)] = Field(
-        description="Methods to compare: a name, or a section with method, its settings and, "
-        "where a method comes twice, a name."
-    )
-    n_features_to_select: Sizes = Field(description="Numbers of features to keep.")
-    graph: GraphConfig | None = Field(
-        None, description="The neighbor graph of all methods that use one. null: the defaults."
-    )
-    spectral: SpectralConfig | None = Field(
-        None, description="The eigenvectors of all methods that use them. null: the defaults."
-    )
+    run: str = Field(min_length=1)
+    methods: Annotated[list[Any], Field(min_length=1)]
+    n_features_to_select: Sizes
+    graph: sections.GraphConfig | None = None
+    spectral: sections.SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
-    random_state: Seed = Field(
-        0,
-        description="Seed of every draw; the same seed gives the same table. null: a fresh one.",
-    )
+    cluster: sections.ClusterConfig | None = None
+    random_state: Seed = 0
 
     @model_validator(mode="after")
     def _every_method_is_whole(self) -> Methods:
@@ -108,7 +100,7 @@ class Methods(Section):
         self,
         entry: Any,
         source: dict[str, Any],
-        n_features: int | Auto,
+        n_features: int | sections.Auto,
         *,
         common: dict[str, Any] | None = None,
         above: dict[str, Any] | None = None,
@@ -153,10 +145,10 @@ class Methods(Section):
         return section in known and bool(key) and isinstance(values, list) and bool(values)
 
     def _check_keys(self, name: str, given: dict[str, Any]) -> None:
-        sections = section_models(self.pipeline.methods)
+        known_sections = section_models(self.pipeline.methods)
         for key, value in given.items():
-            if key not in sections:
-                known = ", ".join(["method", "name", "grid", "keep", *sections])
+            if key not in known_sections:
+                known = ", ".join(["method", "name", "grid", "keep", *known_sections])
                 top = key in type(self).model_fields
                 hint = "it holds for all methods: set it at the top level" if top else "unknown key"
                 raise ValueError(f"methods, {name}: '{key}': {hint}. Known: {known}")
@@ -206,7 +198,7 @@ class Methods(Section):
         method: str,
         settings: dict[str, Any],
         source: dict[str, Any],
-        n_features: int | Auto,
+        n_features: int | sections.Auto,
     ) -> Config:
         known = self.pipeline.methods.get(method)
         if known is not None and "batch_key" not in known.parameters.model_fields:
@@ -225,45 +217,58 @@ class Methods(Section):
 
 
 class CompareConfig(Section):
-    """Random selections, which every method is compared with."""
+    """Random selections, which every method is compared with.
 
-    chance: bool = Field(
-        True, description="A row of random selections; all others say if they are better."
-    )
-    n_draws: Annotated[int, Field(ge=2)] = Field(
-        10, description="Random selections of each number of features."
-    )
+    Attributes
+    ----------
+    chance
+        A row of random selections; all others say if they are better.
+    n_draws
+        Random selections of each number of features.
+    """
+
+    chance: bool = True
+    n_draws: Annotated[int, Field(ge=2)] = 10
 
 
 class Comparison(Methods):
-    """Several methods on one data set, with one table and one figure."""
+    """Several methods on one data set, with one table and one figure.
 
-    input: InputConfig = Field(description="The matrix to read.")
+    Attributes
+    ----------
+    input
+        The matrix to read.
+    n_features_to_select
+        Numbers of features to keep; auto: each method chooses its own.
+    preprocess
+        Applied to the values as they are read, as in a pipeline.
+    redundancy
+        Features that every method passes over, as in a pipeline.
+    evaluate
+        How the selections are judged by known labels. null: by their redundancy and the
+        variance of all features that they explain.
+    compare
+        What every method is held against: chance.
+    stability
+        Say of every selection how sure it is, by fits on samples. null: do not.
+    blocks
+        The pieces the data is read in.
+    """
+
+    input: sections.InputConfig
     n_features_to_select: Annotated[  # also numbers that are chosen
-        list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
-    ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
-    preprocess: Preprocess = Field(
-        "auto", description="Applied to the values as they are read, as in a pipeline."
-    )
-    redundancy: Share | None = Field(
-        None, description="Features that every method passes over, as in a pipeline."
-    )
-    evaluate: EvaluateConfig | None = Field(
-        None,
-        description="How the selections are judged by known labels. null: by their redundancy and "
-        "the variance of all features that they explain.",
-    )
-    compare: CompareConfig = Field(
-        CompareConfig(), description="What every method is held against: chance."
-    )
-    stability: StabilityConfig | None = Field(
-        None, description="Say of every selection how sure it is, by fits on samples. null: do not."
-    )
-    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
+        list[sections.NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
+    ]
+    preprocess: Preprocess = "auto"
+    redundancy: Share | None = None
+    evaluate: sections.EvaluateConfig | None = None
+    compare: CompareConfig = CompareConfig()
+    stability: sections.StabilityConfig | None = None
+    blocks: sections.BlocksConfig = sections.BlocksConfig()
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:
-        link_labels(self)
+        sections.link_labels(self)
         name = name_of_input(self.input.uri)
         object.__setattr__(self, "run", self.run.replace("{input}", name))
         if re.search(r"\{\w*\}", self.run):
@@ -277,7 +282,7 @@ class Comparison(Methods):
             raise ValueError(f"{names} is the name of a row of every table; choose another")
         return self
 
-    def entries(self, n_features: int | Auto, *more: dict[str, Any]) -> list[Entry]:
+    def entries(self, n_features: int | sections.Auto, *more: dict[str, Any]) -> list[Entry]:
         """Return the methods, and ``more``, each as a configuration that keeps ``n_features``.
 
         The points of a grid have names of their own, such as "ndfs (alpha 1)".

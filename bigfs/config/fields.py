@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from inspect import cleandoc
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -47,6 +49,9 @@ Seed = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}),
 ]
 NonEmpty = Annotated[str, Field(min_length=1)]
+# A list with something in it, or a single value for a list of one.
+Names = Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)]
+Values = Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, lt=1)]
@@ -128,7 +133,10 @@ Labels = Annotated[
 
 
 class Section(BaseModel):
-    """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys."""
+    """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys.
+
+    What users read about a setting is said in the docstring of its section, below "Attributes".
+    """
 
     model_config = ConfigDict(
         strict=True,
@@ -138,6 +146,14 @@ class Section(BaseModel):
         validate_default=True,
         defer_build=True,  # when a model is first used, not at the start
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Take the descriptions of settings out of the docstring."""
+        summary, _, entries = cleandoc(cls.__doc__ or "").partition("\n\nAttributes\n----------\n")
+        for name, text in re.findall(r"^(\w+)\n((?: +.+\n?)+)", entries, re.M):
+            cls.model_fields[name].description = " ".join(text.split())
+        cls.__doc__ = summary
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from bigfs.config.messages import explained
 from bigfs.core.errors import ConfigError
-from bigfs.core.files import read_small
+from bigfs.core.paths import read_small
 from bigfs.core.text import aligned, shown
 from bigfs.core.yamltext import read_yaml, write_yaml
 

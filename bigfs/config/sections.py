@@ -23,10 +23,12 @@ from pydantic import (
 from bigfs.config.fields import (
     Fraction,
     Labels,
+    Names,
     NonEmpty,
     PositiveInt,
     Section,
     Share,
+    Values,
     Width,
     as_list,
     fill,
@@ -79,41 +81,59 @@ class MissingConfig(Section):
 
 
 class CsvConfig(Section):
-    """Spelling of a text table; bigfs inspect proposes what a file needs."""
+    """Spelling of a text table; bigfs inspect proposes what a file needs.
 
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
-        None,
-        description="Character between cells; a blank: one blank or more. null: a comma, in "
-        ".tsv and .tab a tab.",
-    )
-    decimal: Literal[".", ","] = Field(".", description="Character before decimals.")
-    comment: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
-        None, description="Character that begins a comment, to the end of the line."
-    )
-    na_values: Annotated[list[str | int | float], BeforeValidator(as_list)] | None = Field(
-        None, description="More cells that stand for a missing value, such as ? or -9999."
-    )
-    encoding: NonEmpty = Field("utf-8", description="Encoding of the texts, such as latin-1.")
-    skip_rows: Annotated[int, Field(ge=0)] = Field(0, description="Lines before the table.")
+    Attributes
+    ----------
+    delimiter
+        Character between cells; a blank: one blank or more. null: a comma, in .tsv and .tab
+        a tab.
+    decimal
+        Character before decimals.
+    comment
+        Character that begins a comment, to the end of the line.
+    na_values
+        More cells that stand for a missing value, such as ? or -9999.
+    encoding
+        Encoding of the texts, such as latin-1.
+    skip_rows
+        Lines before the table.
+    """
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    decimal: Literal[".", ","] = "."
+    comment: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    na_values: Annotated[list[str | int | float], BeforeValidator(as_list)] | None = None
+    encoding: NonEmpty = "utf-8"
+    skip_rows: Annotated[int, Field(ge=0)] = 0
 
 
 class RowsConfig(Section):
-    """Rows of the input that are read."""
+    """Rows of the input that are read.
 
-    every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
-    column: NonEmpty | None = Field(
-        None,
-        description="Ids, known classes or a measure of quality: a column (or array) of the input, "
-        "or FILE::COLUMN. It is not a feature.",
-    )
-    keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
-        None, description="Values of the column: rows with one of them are read."
-    )
-    drop: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
-        None, description="Values of the column: rows with one of them are left out."
-    )
-    at_least: float | None = Field(None, description="Smallest value of the column that is read.")
-    at_most: float | None = Field(None, description="Largest value of the column that is read.")
+    Attributes
+    ----------
+    every
+        Every k-th row, from the first on.
+    column
+        Ids, known classes or a measure of quality: a column (or array) of the input, or
+        FILE::COLUMN. It is not a feature.
+    keep
+        Values of the column: rows with one of them are read.
+    drop
+        Values of the column: rows with one of them are left out.
+    at_least
+        Smallest value of the column that is read.
+    at_most
+        Largest value of the column that is read.
+    """
+
+    every: PositiveInt | None = None
+    column: NonEmpty | None = None
+    keep: Values | None = None
+    drop: Values | None = None
+    at_least: float | None = None
+    at_most: float | None = None
 
     @model_validator(mode="after")
     def _conditions_go_with_a_column(self) -> RowsConfig:
@@ -122,94 +142,80 @@ class RowsConfig(Section):
 
 
 class InputConfig(Section):
-    """The input data."""
+    """The input data.
 
-    uri: Uri = Field(
-        min_length=1,
-        description="The matrix: a .npy, .npz, .csv, .parquet, .feather, .mat, .h5ad or .zarr "
-        "path, 10x counts (.h5 or a folder), or sklearn:NAME for a set of scikit-learn "
-        "(sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix of "
-        "the rows of all.",
-    )
-    variable: str | None = Field(
-        None,
-        description="Array to read where a file holds several, or the modality of a .h5mu. null: "
-        "X, or the only one.",
-    )
-    layer: NonEmpty | None = Field(
-        None,
-        description="Layer of an AnnData (.h5ad, .zarr) or of loom to read, or raw. null: its X.",
-    )
-    feature_types: (
-        Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None
-    ) = Field(
-        None,
-        description='Of 10x counts: the types of features to read, such as "Antibody Capture". '
-        "null: genes, where there are several types.",
-    )
-    header: Literal["auto", True, False] = Field(
-        "auto",
-        description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
-        "numbers are a sample; numbers that may be either are refused.",
-    )
-    csv: CsvConfig | None = Field(
-        None,
-        description='Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", '
-        'na_values: ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.',
-    )
+    Attributes
+    ----------
+    uri
+        The matrix: a .npy, .npz, .csv, .parquet, .feather, .mat, .h5ad or .zarr path, 10x
+        counts (.h5 or a folder), or sklearn:NAME for a set of scikit-learn
+        (sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix
+        of the rows of all.
+    variable
+        Array to read where a file holds several, or the modality of a .h5mu. null: X, or
+        the only one.
+    layer
+        Layer of an AnnData (.h5ad, .zarr) or of loom to read, or raw. null: its X.
+    feature_types
+        Of 10x counts: the types of features to read, such as "Antibody Capture". null:
+        genes, where there are several types.
+    header
+        Whether the first line of a .csv or .tsv names the columns. auto: text does, numbers
+        are a sample; numbers that may be either are refused.
+    csv
+        Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
+        ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.
+    columns
+        Features: names, globs, or ranges where names are numbers, and behind ! those to
+        leave out, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null: all, of
+        a table all other columns.
+    features
+        Of an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
+        number of the one of the features, or several such as [1, 2]; the others become
+        rows. null: the last of two.
+    no_data
+        A value of such an array that stands for a missing one.
+    transpose
+        Whether the table or matrix lies on its side, such as genes by cells: its columns
+        are then the rows, and index has the names of the features.
+    rows
+        Which rows to read: {every: 10}, or by a column of ids, labels or quality, such as
+        {column: quality, at_least: 0.8}. null: all.
+    booleans
+        Columns of a table of true and false: 1 and 0, or left out.
+    dates
+        Columns of dates: stop, days since 1970-01-01, or left out.
+    categories
+        Columns of categories or texts: stop, number them in sorted order, a feature of 0
+        and 1 for each of up to 1,000 values, or leave them out.
+    index
+        Column of a table with the rows' ids, which are kept beside the rows.
+    labels
+        Column of a table (or array of the file) with known classes: never a feature. The
+        selection is compared with it.
+    batch_key
+        Column of an AnnData's obs with the batch of each row, for methods that score
+        batches apart (highly_variable). null: one batch.
+    """
+
+    uri: Uri = Field(min_length=1)
+    variable: str | None = None
+    layer: NonEmpty | None = None
+    feature_types: Names | None = None
+    header: Literal["auto", True, False] = "auto"
+    csv: CsvConfig | None = None
     missing: Missing = "error"
-    columns: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
-        Field(
-            None,
-            description="Features: names, globs, or ranges where names are numbers, and behind "
-            '! those to leave out, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. '
-            "null: all, of a table all other columns.",
-        )
-    )
-    features: NonEmpty | int | Annotated[list[NonEmpty | int], Field(min_length=1)] | None = Field(
-        None,
-        description="Of an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): "
-        "name or number of the one of the features, or several such as [1, 2]; the others become "
-        "rows. null: the last of two.",
-    )
-    no_data: float | None = Field(
-        None, description="A value of such an array that stands for a missing one."
-    )
-    transpose: bool = Field(
-        False,
-        description="Whether the table or matrix lies on its side, such as genes by cells: its "
-        "columns are then the rows, and index has the names of the features.",
-    )
-    rows: RowsConfig | None = Field(
-        None,
-        description="Which rows to read: {every: 10}, or by a column of ids, labels or quality, "
-        "such as {column: quality, at_least: 0.8}. null: all.",
-    )
-    booleans: Literal["numbers", "drop"] = Field(
-        "numbers", description="Columns of a table of true and false: 1 and 0, or left out."
-    )
-    dates: Literal["error", "numbers", "drop"] = Field(
-        "error", description="Columns of dates: stop, days since 1970-01-01, or left out."
-    )
-    categories: Literal["error", "numbers", "one_hot", "drop"] = Field(
-        "error",
-        description="Columns of categories or texts: stop, number them in sorted order, a feature "
-        "of 0 and 1 for each of up to 1,000 values, or leave them out.",
-    )
-    index: NonEmpty | None = Field(
-        None, description="Column of a table with the rows' ids, which are kept beside the rows."
-    )
-    labels: NonEmpty | None = Field(
-        None,
-        description="Column of a table (or array of the file) with known classes: never a "
-        "feature. The selection is compared with it.",
-    )
-
-    batch_key: NonEmpty | None = Field(
-        None,
-        description="Column of an AnnData's obs with the batch of each row, for methods that score "
-        "batches apart (highly_variable). null: one batch.",
-    )
+    columns: Names | None = None
+    features: NonEmpty | int | Annotated[list[NonEmpty | int], Field(min_length=1)] | None = None
+    no_data: float | None = None
+    transpose: bool = False
+    rows: RowsConfig | None = None
+    booleans: Literal["numbers", "drop"] = "numbers"
+    dates: Literal["error", "numbers", "drop"] = "error"
+    categories: Literal["error", "numbers", "one_hot", "drop"] = "error"
+    index: NonEmpty | None = None
+    labels: NonEmpty | None = None
+    batch_key: NonEmpty | None = None
 
     @model_validator(mode="after")
     def _the_array_may_be_in_the_uri(self) -> InputConfig:
@@ -228,51 +234,52 @@ class InputConfig(Section):
 
 
 class GraphConfig(Section):
-    """The nearest-neighbor graph of the samples."""
+    """The nearest-neighbor graph of the samples.
 
-    n_neighbors: PositiveInt = Field(5, description="Neighbors of each sample.")
-    metric: Literal["euclidean", "cosine", "correlation"] = Field(
-        "euclidean", description="Distance between samples."
-    )
-    weight: Literal["binary", "heat", "dot", "cosine", "stored"] = Field(
-        "binary",
-        description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine; stored: the "
-        "values of a graph in obsp, for which it is the default unless its name ends in distances.",
-    )
-    sigma: Width | None = Field(
-        None,
-        description="Width of the heat kernel, in units of squared distance (weight: heat "
-        "only); median: the squared median neighbor distance. null: each edge its own, the larger "
-        "distance of its ends to their last neighbor.",
-    )
-    algorithm: Literal["auto", "exact", "pynndescent"] = Field(
-        "auto", description="Neighbor search; auto is exact for small data."
-    )
+    Attributes
+    ----------
+    n_neighbors
+        Neighbors of each sample.
+    metric
+        Distance between samples.
+    weight
+        Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine; stored: the values of
+        a graph in obsp, for which it is the default unless its name ends in distances.
+    sigma
+        Width of the heat kernel, in units of squared distance (weight: heat only); median:
+        the squared median neighbor distance. null: each edge its own, the larger distance
+        of its ends to their last neighbor.
+    algorithm
+        Neighbor search; auto is exact for small data.
+    representation
+        Representation to compare samples by: raw features; pca:p, the first p principal
+        components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. obsp/NAME: a
+        finished graph of the AnnData. auto: pca:50 for sparse counts that preprocess auto
+        normalizes; pca:50, 100 or 200 for 50,000 and more dense rows of more than 256
+        features, the fewest that keep 85 of 100 neighbors in a sample, with workers of 1.5
+        GiB or more, unless the run is updated; raw for all other data.
+    eps
+        Where data are searched in parts: a sample also goes to parts whose center is within
+        1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that makes more
+        than 1.6 copies of a row, or what recall_target asks for.
+    recall_target
+        Share of the true neighbors to find, such as 0.99: the search is widened until the
+        estimate's lower bound reaches it. null: the share is only measured.
+    if_missed
+        What to do where recall_target cannot be reached.
+    """
+
+    n_neighbors: PositiveInt = 5
+    metric: Literal["euclidean", "cosine", "correlation"] = "euclidean"
+    weight: Literal["binary", "heat", "dot", "cosine", "stored"] = "binary"
+    sigma: Width | None = None
+    algorithm: Literal["auto", "exact", "pynndescent"] = "auto"
     representation: Annotated[
         str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*|(.+::)?obs[mp]/[^/:]+)$")
-    ] = Field(
-        "auto",
-        description="Representation to compare samples by: raw features; pca:p, the first p "
-        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. "
-        "obsp/NAME: a finished graph of the AnnData. auto: pca:50 for sparse counts that "
-        "preprocess auto normalizes; pca:50, 100 or 200 for 50,000 and more dense rows of more "
-        "than 256 features, the fewest that keep 85 of 100 neighbors in a sample, with workers of "
-        "1.5 GiB or more, unless the run is updated; raw for all other data.",
-    )
-    eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
-        None,
-        description="Where data are searched in parts: a sample also goes to parts whose center "
-        "is within 1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that "
-        "makes more than 1.6 copies of a row, or what recall_target asks for.",
-    )
-    recall_target: Fraction | None = Field(
-        None,
-        description="Share of the true neighbors to find, such as 0.99: the search is widened "
-        "until the estimate's lower bound reaches it. null: the share is only measured.",
-    )
-    if_missed: Literal["error", "warn"] = Field(
-        "error", description="What to do where recall_target cannot be reached."
-    )
+    ] = "auto"
+    eps: Annotated[float, Field(ge=0, le=10)] | None = None
+    recall_target: Fraction | None = None
+    if_missed: Literal["error", "warn"] = "error"
 
     # What `representation` names in an AnnData in memory, opened, and a key of its content.
     _member: tuple[Any, str] | None = PrivateAttr(None)
@@ -332,49 +339,63 @@ class GraphConfig(Section):
 
 
 class SpectralConfig(Section):
-    """The eigenvectors of the graph."""
+    """The eigenvectors of the graph.
 
-    solver: Literal["auto", "eigsh", "chebyshev"] = Field(
-        "auto",
-        description="Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it "
-        "fits and rows are few, chebyshev otherwise.",
-    )
-    tol: Fraction = Field(
-        3e-3,
-        description="How exact eigenvectors are: the residual accepted as a share of the "
-        "eigenvalue, or the angle to the true vector.",
-    )
+    Attributes
+    ----------
+    solver
+        Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it fits and
+        rows are few, chebyshev otherwise.
+    tol
+        How exact eigenvectors are: the residual accepted as a share of the eigenvalue, or
+        the angle to the true vector.
+    """
+
+    solver: Literal["auto", "eigsh", "chebyshev"] = "auto"
+    tol: Fraction = 3e-3
 
 
 class StabilityConfig(Section):
-    """Stability of the selection: the method on samples of the rows, in pairs that share no row."""
+    """Stability of the selection: the method on samples of the rows, in pairs that share no row.
 
-    n_pairs: PositiveInt = Field(25, description="Pairs of samples; the method is fitted to each.")
-    sample_size: Annotated[int, Field(ge=2)] | None = Field(
-        None,
-        description="Rows of a sample; a fit has to fit one worker. null: half of the rows; with "
-        "quick at most 3,000.",
-    )
-    threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
-        0.6, description="Features that at least this share of the fits selects are called stable."
-    )
+    Attributes
+    ----------
+    n_pairs
+        Pairs of samples; the method is fitted to each.
+    sample_size
+        Rows of a sample; a fit has to fit one worker. null: half of the rows; with quick at
+        most 3,000.
+    threshold
+        Features that at least this share of the fits selects are called stable.
+    """
+
+    n_pairs: PositiveInt = 25
+    sample_size: Annotated[int, Field(ge=2)] | None = None
+    threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
 
 
 class Auto(Section):
-    """The automatic choice of the number of features."""
+    """The automatic choice of the number of features.
+
+    Attributes
+    ----------
+    auto
+        The curve over the number of features that decides; that of stability is of fits on
+        samples, as its section says.
+    share
+        Share of the curve's plateau that is enough.
+    at_most
+        The most features to look at.
+    """
 
     auto: Literal[
         "explained_variance",
         "explained_eigenvectors",
         "neighbors_kept",
         "stability",
-    ] = Field(
-        "explained_variance",
-        description="The curve over the number of features that decides; that of stability is of "
-        "fits on samples, as its section says.",
-    )
-    share: Share = Field(0.95, description="Share of the curve's plateau that is enough.")
-    at_most: PositiveInt = Field(200, description="The most features to look at.")
+    ] = "explained_variance"
+    share: Share = 0.95
+    at_most: PositiveInt = 200
 
 
 def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
@@ -411,29 +432,35 @@ NumberOfFeatures = Annotated[
 
 
 class EvaluateConfig(Section):
-    """The evaluation of the selection against known labels."""
+    """The evaluation of the selection against known labels.
 
-    labels: Labels = Field(
-        None,
-        description="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits. "
-        "null: those of input.labels.",
-    )
-    n_repetitions: PositiveInt = Field(20, description="Runs of k-means to average.")
-    n_init: PositiveInt = Field(1, description="Starts of each run; the best by inertia counts.")
-    init: Literal["k-means++", "random"] = Field(
-        "k-means++", description="First centers; random takes samples, as the papers do."
-    )
-    nearest_neighbor: bool = Field(
-        True, description="Leave-one-out 1-nearest-neighbor error: exact, every pair of samples."
-    )
-    n_clusters: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Clusters k-means looks for. null: the number of classes."
-    )
-    n_components: PositiveInt | None = Field(
-        50,
-        description="More than 100 features are judged by their first principal components, these "
-        "many. null: by the features themselves.",
-    )
+    Attributes
+    ----------
+    labels
+        Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits. null:
+        those of input.labels.
+    n_repetitions
+        Runs of k-means to average.
+    n_init
+        Starts of each run; the best by inertia counts.
+    init
+        First centers; random takes samples, as the papers do.
+    nearest_neighbor
+        Leave-one-out 1-nearest-neighbor error: exact, every pair of samples.
+    n_clusters
+        Clusters k-means looks for. null: the number of classes.
+    n_components
+        More than 100 features are judged by their first principal components, these many.
+        null: by the features themselves.
+    """
+
+    labels: Labels = None
+    n_repetitions: PositiveInt = 20
+    n_init: PositiveInt = 1
+    init: Literal["k-means++", "random"] = "k-means++"
+    nearest_neighbor: bool = True
+    n_clusters: Annotated[int, Field(ge=2)] | None = None
+    n_components: PositiveInt | None = 50
 
 
 def column_in(uri: Any, source: InputConfig) -> str | None:
@@ -465,11 +492,15 @@ def link_labels(config: Any) -> None:
 
 
 class BlocksConfig(Section):
-    """The number of rows that one task reads."""
+    """The number of rows that one task reads.
 
-    rows: PositiveInt | None = Field(
-        None, description="Rows per block. null: 16 to 64 MB, from the data's shape."
-    )
+    Attributes
+    ----------
+    rows
+        Rows per block. null: 16 to 64 MB, from the data's shape.
+    """
+
+    rows: PositiveInt | None = None
 
 
 def _as_walltime(value: str) -> str:
@@ -493,58 +524,56 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 class ClusterConfig(Section):
-    """The Dask cluster of the run: started here and stopped after it, or one that runs already."""
+    """The Dask cluster of the run: started here and stopped after it, or one that runs already.
 
-    kind: Literal["local", "remote", "slurm"] = Field(
-        "local",
-        description="Start processes on this machine, use a running scheduler, or submit a Slurm "
-        "job for each worker (extra slurm).",
-    )
-    address: Annotated[str, AfterValidator(check_address)] | None = Field(
-        None,
-        description="Address of the running scheduler, or the .json file that it wrote (kind: "
-        "remote only).",
-    )
-    n_workers: PositiveInt | None = Field(
-        None,
-        description="Processes to start, each of at most memory_limit (not kind: remote). null: 2.",
-    )
-    threads_per_worker: PositiveInt | None = Field(
-        None, description="Tasks a process runs at once (not kind: remote). null: 1."
-    )
-    wait_seconds: PositiveInt | None = Field(
-        None,
-        description="How long to wait for the first worker. null: 60, and 3600 with kind: slurm, "
-        "where jobs queue.",
-    )
-    interface: str | None = Field(
-        None,
-        description="Network interface, such as eth0, that scheduler and workers listen on (kind: "
-        "slurm only, and needed there).",
-    )
-    queue: str | None = Field(
-        None, description="Slurm partition (kind: slurm only). null: the cluster's default."
-    )
-    account: str | None = Field(
-        None, description="Slurm account (kind: slurm only). null: the user's default."
-    )
-    walltime: Annotated[str, AfterValidator(_as_walltime)] | None = Field(
-        None, description="Time limit of a worker's job (kind: slurm only). null: 04:00:00."
-    )
-    local_directory: str | None = Field(
-        None,
-        description="Worker's own disk, for what Dask spills (kind: slurm only). null: the "
-        "current folder.",
-    )
-    log_directory: str | None = Field(
-        None, description="Where jobs write their logs (kind: slurm only). null: current folder."
-    )
-    job_script_prologue: list[str] = Field(
-        [], description="Shell lines before the worker starts (kind: slurm only)."
-    )
-    job_extra_directives: list[str] = Field(
-        [], description="Further options of sbatch, such as --nice (kind: slurm only)."
-    )
+    Attributes
+    ----------
+    kind
+        Start processes on this machine, use a running scheduler, or submit a Slurm job for
+        each worker (extra slurm).
+    address
+        Address of the running scheduler, or the .json file that it wrote (kind: remote
+        only).
+    n_workers
+        Processes to start, each of at most memory_limit (not kind: remote). null: 2.
+    threads_per_worker
+        Tasks a process runs at once (not kind: remote). null: 1.
+    wait_seconds
+        How long to wait for the first worker. null: 60, and 3600 with kind: slurm, where
+        jobs queue.
+    interface
+        Network interface, such as eth0, that scheduler and workers listen on (kind: slurm
+        only, and needed there).
+    queue
+        Slurm partition (kind: slurm only). null: the cluster's default.
+    account
+        Slurm account (kind: slurm only). null: the user's default.
+    walltime
+        Time limit of a worker's job (kind: slurm only). null: 04:00:00.
+    local_directory
+        Worker's own disk, for what Dask spills (kind: slurm only). null: the current
+        folder.
+    log_directory
+        Where jobs write their logs (kind: slurm only). null: current folder.
+    job_script_prologue
+        Shell lines before the worker starts (kind: slurm only).
+    job_extra_directives
+        Further options of sbatch, such as --nice (kind: slurm only).
+    """
+
+    kind: Literal["local", "remote", "slurm"] = "local"
+    address: Annotated[str, AfterValidator(check_address)] | None = None
+    n_workers: PositiveInt | None = None
+    threads_per_worker: PositiveInt | None = None
+    wait_seconds: PositiveInt | None = None
+    interface: str | None = None
+    queue: str | None = None
+    account: str | None = None
+    walltime: Annotated[str, AfterValidator(_as_walltime)] | None = None
+    local_directory: str | None = None
+    log_directory: str | None = None
+    job_script_prologue: list[str] = []
+    job_extra_directives: list[str] = []
 
     @model_validator(mode="after")
     def _settings_follow_the_kind(self) -> ClusterConfig:
@@ -578,57 +607,64 @@ class ClusterConfig(Section):
 
 
 class UpdateConfig(Section):
-    """Limits within which a finished run of the series is updated instead of done again."""
+    """Limits within which a finished run of the series is updated instead of done again.
 
-    most_new: Share = Field(
-        0.1, description="Largest share of rows that are new; above it, all is done again."
-    )
-    most_since_full: Share = Field(
-        0.5, description="Largest share of rows that are new since all was done last."
-    )
-    most_in_a_row: PositiveInt = Field(
-        30, description="Most updates in a row; then all is done again."
-    )
-    least_recall: Fraction = Field(
-        0.9, description="Least recall of an updated graph; below it, it is built again."
-    )
-    most_residual: Fraction = Field(
-        2e-5,
-        description="Largest residual of an updated eigenvector; or spectral.tol, where that is "
-        "larger. Eigenvalues are off by about its square, divided by the gap to the next.",
-    )
+    Attributes
+    ----------
+    most_new
+        Largest share of rows that are new; above it, all is done again.
+    most_since_full
+        Largest share of rows that are new since all was done last.
+    most_in_a_row
+        Most updates in a row; then all is done again.
+    least_recall
+        Least recall of an updated graph; below it, it is built again.
+    most_residual
+        Largest residual of an updated eigenvector; or spectral.tol, where that is larger.
+        Eigenvalues are off by about its square, divided by the gap to the next.
+    """
+
+    most_new: Share = 0.1
+    most_since_full: Share = 0.5
+    most_in_a_row: PositiveInt = 30
+    least_recall: Fraction = 0.9
+    most_residual: Fraction = 2e-5
 
 
 class ReportConfig(Section):
-    """The page that `bigfs run` writes at the end."""
+    """The page that `bigfs run` writes at the end.
 
-    image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Rows and columns, where features are the pixels of an image."
-    )
+    Attributes
+    ----------
+    image_shape
+        Rows and columns, where features are the pixels of an image.
+    axis
+        A number for each feature, such as its wavelength: text, or an array or a column,
+        named as labels are (FILE.npy, scene.nc::wavelength).
+    """
+
+    image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = None
     axis: Annotated[str, AfterValidator(lambda file: str(Path(file).absolute()))] | None = Field(
-        None,
-        min_length=1,
-        description="A number for each feature, such as its wavelength: text, or an array or a "
-        "column, named as labels are (FILE.npy, scene.nc::wavelength).",
+        None, min_length=1
     )
 
 
 class OutputConfig(Section):
-    """Outputs of a run beside its result."""
+    """Outputs of a run beside its result.
 
-    anndata: bool = Field(
-        False,
-        description="A copy of the AnnData that was read, in the folder annotated.zarr of the run, "
-        "with bigfs_rank, bigfs_score and bigfs_selected in its var.",
-    )
-    diff_below: Share | None = Field(
-        None,
-        description="With update: auto, exit code 6 if less than this share of the selection is "
-        "that of the former run of the series. null: never.",
-    )
-    metrics: str | None = Field(
-        None,
-        min_length=1,
-        description="File that gets rows, seconds, memory, recall and the share of the former "
-        "selection in the text format of Prometheus when a run ends. null: none.",
-    )
+    Attributes
+    ----------
+    anndata
+        A copy of the AnnData that was read, in the folder annotated.zarr of the run, with
+        bigfs_rank, bigfs_score and bigfs_selected in its var.
+    diff_below
+        With update: auto, exit code 6 if less than this share of the selection is that of
+        the former run of the series. null: never.
+    metrics
+        File that gets rows, seconds, memory, recall and the share of the former selection
+        in the text format of Prometheus when a run ends. null: none.
+    """
+
+    anndata: bool = False
+    diff_below: Share | None = None
+    metrics: str | None = Field(None, min_length=1)

@@ -12,32 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from bigfs.config import sections
 from bigfs.config.fields import (
     MemoryLimit,
-    NonEmpty,
+    Names,
     PositiveFloat,
     PositiveInt,
     Section,
     Seed,
     Share,
-    as_list,
     fill,
-)
-from bigfs.config.sections import (
-    Auto,
-    BlocksConfig,
-    ClusterConfig,
-    EvaluateConfig,
-    GraphConfig,
-    InputConfig,
-    NumberOfFeatures,
-    OutputConfig,
-    ReportConfig,
-    SpectralConfig,
-    StabilityConfig,
-    UpdateConfig,
-    column_in,
-    link_labels,
 )
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.text import quoted, shown
@@ -49,58 +33,62 @@ Transforms = Literal[
     "normalize_log1p",
 ]  # fmt: skip
 Preprocess = Literal["auto", Transforms]
-SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": SpectralConfig}
+SHARED_SECTIONS: dict[str, type[Section]] = {
+    "graph": sections.GraphConfig,
+    "spectral": sections.SpectralConfig,
+}
 _Model = TypeVar("_Model", bound="Selection")
 
 
 class Selection(Section):
-    """The method, its settings, and the number of features to keep."""
+    """The method, its settings, and the number of features to keep.
+
+    Attributes
+    ----------
+    preprocess
+        Applied to the values as they are read; unit_norm scales rows to norm 1,
+        normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto:
+        normalize_log1p for sparse counts (highly_variable: none), minmax for dense features
+        of different units, none for all other data.
+    method
+        The method that scores the features.
+    n_features_to_select
+        Number of features to keep. auto: chosen from a curve; {auto: explained_variance |
+        explained_eigenvectors | neighbors_kept | stability, share: 0.95, at_most: 200}
+        names the curve. Not for counts of cells: give a number, such as 2000.
+    redundancy
+        Pass over a feature whose absolute correlation with a better one that is kept is
+        above this, such as 0.95. null: none.
+    least_gap
+        Pass over a feature that is nearer than this to a better one that is kept, where
+        their names are numbers, such as wavelengths. null: none.
+    include
+        Features that are selected anyway, by names, globs or ranges as in input.columns;
+        the others fill up. null: none.
+    graph
+        The neighbor graph (methods that use one). null: the defaults.
+    spectral
+        The eigenvectors (methods that use them). null: the defaults.
+    blocks
+        The pieces the data is read in.
+    random_state
+        Seed of every draw; the same seed gives the same ranking. null: a fresh one.
+    """
 
     # By name: what `bigfs.selectors.method.Method` declares.
     methods: ClassVar[Mapping[str, Any]] = {}
 
-    preprocess: Preprocess = Field(
-        "auto",
-        description="Applied to the values as they are read; unit_norm scales rows to norm 1, "
-        "normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto: "
-        "normalize_log1p for sparse counts (highly_variable: none), minmax for dense features of "
-        "different units, none for all other data.",
-    )
-    method: str = Field("mcfs", description="The method that scores the features.")
-    n_features_to_select: NumberOfFeatures = Field(
-        description="Number of features to keep. auto: chosen from a curve; {auto: "
-        "explained_variance | explained_eigenvectors | neighbors_kept | stability, share: 0.95, "
-        "at_most: 200} names the curve. Not for counts of cells: give a number, such as 2000."
-    )
-    redundancy: Share | None = Field(
-        None,
-        description="Pass over a feature whose absolute correlation with a better one that is kept "
-        "is above this, such as 0.95. null: none.",
-    )
-    least_gap: PositiveFloat | None = Field(
-        None,
-        description="Pass over a feature that is nearer than this to a better one that is kept, "
-        "where their names are numbers, such as wavelengths. null: none.",
-    )
-    include: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
-        Field(
-            None,
-            description="Features that are selected anyway, by names, globs or ranges as in "
-            "input.columns; the others fill up. null: none.",
-        )
-    )
-    graph: GraphConfig | None = Field(
-        None, description="The neighbor graph (methods that use one). null: the defaults."
-    )
-    spectral: SpectralConfig | None = Field(
-        None, description="The eigenvectors (methods that use them). null: the defaults."
-    )
+    preprocess: Preprocess = "auto"
+    method: str = "mcfs"
+    n_features_to_select: sections.NumberOfFeatures
+    redundancy: Share | None = None
+    least_gap: PositiveFloat | None = None
+    include: Names | None = None
+    graph: sections.GraphConfig | None = None
+    spectral: sections.SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
-    random_state: Seed = Field(
-        0,
-        description="Seed of every draw; the same seed gives the same ranking. null: a fresh one.",
-    )
+    blocks: sections.BlocksConfig = sections.BlocksConfig()
+    random_state: Seed = 0
 
     @property
     def parameters(self) -> Any:
@@ -108,16 +96,10 @@ class Selection(Section):
         return getattr(self, self.method, None) or self.methods[self.method].parameters()
 
     @property
-    def used_graph(self) -> GraphConfig:
+    def used_graph(self) -> sections.GraphConfig:
         """The graph section of a method that reads it: there it is always filled."""
         assert self.graph is not None
         return self.graph
-
-    @property
-    def used_spectral(self) -> SpectralConfig:
-        """The spectral section of a method that reads it: there it is always filled."""
-        assert self.spectral is not None
-        return self.spectral
 
     def with_parameters(self: _Model, **changes: Any) -> _Model:
         """Return a copy with other values in the section of the method; they are not checked."""
@@ -145,10 +127,10 @@ class Selection(Section):
             given = {} if self.graph is None else self.graph.model_dump(exclude_unset=True)
             finished = self.graph is not None and self.graph.is_finished
             defaults = {} if finished else method.graph_defaults
-            graph = GraphConfig(**{**defaults, **given})
+            graph = sections.GraphConfig(**{**defaults, **given})
             object.__setattr__(self, "graph", graph)
         if "spectral" in read:
-            fill(self, "spectral", SpectralConfig())
+            fill(self, "spectral", sections.SpectralConfig())
         return self
 
 
@@ -176,28 +158,31 @@ def name_of_input(uri: str) -> str:
 
 
 class _RunSection(Section):
-    """The run directory and the input: first in a pipeline file."""
+    """The run directory and the input: first in a pipeline file.
 
-    run: str = Field(
-        min_length=1,
-        description="Run directory: results and finished stages; run again to continue. A folder, "
-        "or s3://BUCKET/NAME. {date} in its last part stands for the date, {input} for the name of "
-        "the input and {method} for the method.",
-    )
-    date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
-        None, description="What {date} in run stands for, such as 2026-11-21. null: today."
-    )
-    keep: PositiveInt | None = Field(
-        None,
-        description="With {date} in run: how many finished runs to keep; older ones are removed "
-        "when a run ends. null: all.",
-    )
-    input: InputConfig = Field(description="The matrix to read.")
-    update: Annotated[UpdateConfig | None, BeforeValidator(_as_update)] = Field(
-        None,
-        description="auto: where the input only grew at its end since the latest run of the "
-        "series ({date} in run), that one is updated, within limits. never, or null: all is done.",
-    )
+    Attributes
+    ----------
+    run
+        Run directory: results and finished stages; run again to continue. A folder, or
+        s3://BUCKET/NAME. {date} in its last part stands for the date, {input} for the name
+        of the input and {method} for the method.
+    date
+        What {date} in run stands for, such as 2026-11-21. null: today.
+    keep
+        With {date} in run: how many finished runs to keep; older ones are removed when a
+        run ends. null: all.
+    input
+        The matrix to read.
+    update
+        auto: where the input only grew at its end since the latest run of the series
+        ({date} in run), that one is updated, within limits. never, or null: all is done.
+    """
+
+    run: str = Field(min_length=1)
+    date: Annotated[str, BeforeValidator(_as_date)] | None = None
+    keep: PositiveInt | None = None
+    input: sections.InputConfig
+    update: Annotated[sections.UpdateConfig | None, BeforeValidator(_as_update)] = None
 
     @property
     def series(self) -> str | None:
@@ -228,41 +213,42 @@ class _RunSection(Section):
 
 
 class Config(Selection, _RunSection):
-    """A bigfs pipeline: which features of a matrix to keep."""
+    """A bigfs pipeline: which features of a matrix to keep.
 
-    evaluate: EvaluateConfig | None = Field(
-        None, description="Compare the selection with known labels at the end. null: do not."
-    )
-    stability: StabilityConfig | None = Field(
-        None,
-        description="Stability of the selection, from fits on samples. null: only if quick or "
-        "n_features_to_select needs it.",
-    )
-    quick: bool = Field(
-        False,
-        description="Select the features that the fits of stability agree on, without a graph of "
-        "all rows.",
-    )
-    curves: bool = Field(
-        True,
-        description="Curves over the number of features, and the reason why each is in or out; "
-        "at most one more pass over the data. false: only if n_features_to_select is auto.",
-    )
-    output: OutputConfig = Field(OutputConfig(), description="What is written beside the result.")
-    report: ReportConfig | None = Field(
-        ReportConfig(), description="report.html of the command line. null: none."
-    )
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
+    Attributes
+    ----------
+    evaluate
+        Compare the selection with known labels at the end. null: do not.
+    stability
+        Stability of the selection, from fits on samples. null: only if quick or
+        n_features_to_select needs it.
+    quick
+        Select the features that the fits of stability agree on, without a graph of all
+        rows.
+    curves
+        Curves over the number of features, and the reason why each is in or out; at most
+        one more pass over the data. false: only if n_features_to_select is auto.
+    output
+        What is written beside the result.
+    report
+        report.html of the command line. null: none.
+    cluster
+        The Dask cluster of the run. null: the client in scope, or threads of this process.
+    """
+
+    evaluate: sections.EvaluateConfig | None = None
+    stability: sections.StabilityConfig | None = None
+    quick: bool = False
+    curves: bool = True
+    output: sections.OutputConfig = sections.OutputConfig()
+    report: sections.ReportConfig | None = sections.ReportConfig()
+    cluster: sections.ClusterConfig | None = None
 
     @model_validator(mode="after")
     def _fits_on_samples_have_a_section(self) -> Config:
         number = self.n_features_to_select
-        if self.quick or (isinstance(number, Auto) and number.auto == "stability"):
-            fill(self, "stability", StabilityConfig())
+        if self.quick or (isinstance(number, sections.Auto) and number.auto == "stability"):
+            fill(self, "stability", sections.StabilityConfig())
         return self
 
     @model_validator(mode="after")
@@ -273,7 +259,7 @@ class Config(Selection, _RunSection):
         if isinstance(start, str) and start == SOURCE:
             named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
             object.__setattr__(self, self.method, named)
-        link_labels(self)
+        sections.link_labels(self)
         if self.graph is not None and self.graph.representation.startswith(("obsm/", "obsp/")):
             member = f"{self.input.uri}::{self.graph.representation}"
             object.__setattr__(self.graph, "representation", member)
@@ -291,8 +277,8 @@ class Config(Selection, _RunSection):
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
         named = self.methods[self.method].labels
-        start = column_in(getattr(self.parameters, named, None), self.input)
-        judged = column_in(self.evaluate and self.evaluate.labels, self.input)
+        start = sections.column_in(getattr(self.parameters, named, None), self.input)
+        judged = sections.column_in(self.evaluate and self.evaluate.labels, self.input)
         labels = {name for name in (self.input.labels, judged, start) if name}
         return {**self.input.opening, "labels": sorted(labels) or None}
 

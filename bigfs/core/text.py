@@ -78,6 +78,11 @@ def aligned(rows: Sequence[Sequence[str]], sides: str = "", indent: str = "") ->
     return lines
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, separated by commas, and dots where there are more."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 def quoted(names: Iterable[str]) -> str:
     """Return names in quotes, separated by commas."""
     return ", ".join(f"'{name}'" for name in names)

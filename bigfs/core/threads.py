@@ -1,13 +1,17 @@
-"""One thread per kernel: the same bits whatever the number of workers."""
+"""Kernels: compiled by numba, which is imported when the first one needs it, and one thread each.
+
+The same bits follow whatever the number of workers.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 # OpenBLAS has one thread pool for the process, while tasks run in several of its threads: the
 # first task in sets its limit and the last one out restores it, or one task's exit would give
@@ -82,3 +86,20 @@ def _take_control() -> None:
 
     if hasattr(OpenBLASController, "clear_controlling_thread"):
         OpenBLASController.clear_controlling_thread(force=True)
+
+
+@cache
+def compiled(function: Callable[..., Any], *fastmath: str, **options: Any) -> Callable[..., Any]:
+    """Return a function as machine code that needs no lock, kept on disk for the next process.
+
+    Where numba finds no folder that can be written, this process compiles for itself. numba is
+    imported here, and a function compiled once in a process; the flags and options are numba's.
+    """
+    import numba
+
+    options["fastmath"] = set(fastmath)
+    try:
+        compiled_function = numba.njit(nogil=True, cache=True, **options)(function)
+    except RuntimeError:  # "cannot cache function: no locator available"
+        compiled_function = numba.njit(nogil=True, **options)(function)
+    return cast(Callable[..., Any], compiled_function)

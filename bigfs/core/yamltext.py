@@ -71,9 +71,13 @@ class _Loader(yaml.SafeLoader):
         """Return the one document, unless its aliases stand for too much."""
         node = super().get_single_node()
         if node is not None and _n_values(node, {}) > _MOST_VALUES:
-            problem = f"its aliases (*name) stand for more than {_MOST_VALUES:,} values"
-            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+            raise _refusal(f"its aliases (*name) stand for more than {_MOST_VALUES:,} values", node)
         return node
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    """Return the error of what stands at a place."""
+    return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
 
 
 def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
@@ -110,13 +114,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys: set[Any] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key must be a plain name", key.start_mark
-            )
+            raise _refusal("a key must be a plain name", key)
         if key.value in keys:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{key.value}' appears twice", key.start_mark
-            )
+            raise _refusal(f"the key '{key.value}' appears twice", key)
         keys.add(key.value)
     return loader.construct_mapping(node, deep=True)
 
@@ -124,8 +124,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     """Build a whole number; Python takes minutes for one of a million digits."""
     if len(node.value) > _MOST_DIGITS:
-        problem = f"a number has {len(node.value):,} digits"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        raise _refusal(f"a number has {len(node.value):,} digits", node)
     return int(node.value)
 
 

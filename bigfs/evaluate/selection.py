@@ -19,7 +19,6 @@ from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
-from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
     PreparedRows,
     count_nearest_errors,
@@ -32,6 +31,7 @@ from bigfs.evaluate.protocols import (
     Protocol,
     clustering_scores,
     count_distinct,
+    dask_kmeans,
     kmeans_scores,
 )
 from bigfs.graph.representation import principal_rows
@@ -98,14 +98,8 @@ def compare_with_all(
         chance = replace(protocol, nearest_neighbor=few)
         figures["chance"] = _chance(blocks, y, len(selected), chance, memory_limit)
     judged_by = protocol.n_components if protocol.by_components(len(selected)) else None
-    return {
-        **figures,
-        "labels": name_of(settings.labels),
-        "n_clusters": protocol.n_clusters,
-        "n_repetitions": protocol.n_repetitions,
-        "n_init": protocol.n_init,
-        "n_components": judged_by,
-    }
+    used = {name: getattr(protocol, name) for name in ("n_clusters", "n_repetitions", "n_init")}
+    return {**figures, "labels": name_of(settings.labels), **used, "n_components": judged_by}
 
 
 def classes_and_protocol(
@@ -428,14 +422,9 @@ def _measure(
         return count_nearest_errors(X, y, *task)
     if task is None:
         return redundancy(X), count_distinct(X, protocol.n_clusters)
-    return kmeans_scores(
-        X,
-        y,
-        n_clusters=protocol.n_clusters,
-        n_init=protocol.n_init,
-        init=protocol.init,
-        seed=derive_seed(protocol.random_state, "evaluation", task),
-    )
+    seed = derive_seed(protocol.random_state, "evaluation", task)
+    k, init, n_init = protocol.n_clusters, protocol.init, protocol.n_init
+    return kmeans_scores(X, y, n_clusters=k, n_init=n_init, init=init, seed=seed)
 
 
 def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[str, float]:
@@ -443,16 +432,11 @@ def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
     y, reader = labels.load(), blocks.start_pass()
     shape = (blocks.n_samples, blocks.n_features)
     rows = rows_as_dask(reader.read, shape, blocks.dtype, blocks.rows)
-    scores = []
+    k, init, n_init, scores = protocol.n_clusters, protocol.init, protocol.n_init, []
     with track("evaluation", protocol.n_repetitions, "repetitions") as progress, single_thread():
         for i in range(protocol.n_repetitions):
-            clusters, _ = dask_kmeans(
-                rows,
-                protocol.n_clusters,
-                init=protocol.init,
-                n_init=protocol.n_init,
-                random_state=derive_seed(protocol.random_state, "evaluation", i),
-            )
+            seed = derive_seed(protocol.random_state, "evaluation", i)
+            clusters, _ = dask_kmeans(rows, k, init=init, n_init=n_init, random_state=seed)
             scores.append(clustering_scores(y, clusters))
             progress.advance(1)
     gram, wrong = blocks.gram().gram, []

@@ -25,16 +25,8 @@ from bigfs.core.cost import (
 )
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
+from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import MANY_FEATURES, Protocol
-from bigfs.evaluate.selection import (
-    CORRELATED,
-    N_DRAWS,
-    chance_columns,
-    compare_with_all,
-    dense_columns,
-    in_memory_bytes,
-    measure_selections,
-)
 from bigfs.graph.representation import principal_shape, principal_steps
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import METHODS
@@ -143,7 +135,7 @@ def judging_stage(
     }
 
     def measure(inputs: Inputs, out: Scratch) -> None:
-        figures = measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
+        figures = selection.measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
         out.describe(**figures)
 
     return unplanned_stage("evaluation", 2, settings, measure, sparse=True)
@@ -170,9 +162,9 @@ class Evaluation:
         """Return the cost of judging the selected columns, and all of them."""
         shape, settings, number = self.shape, self.settings, self.config.n_features_to_select
         n_selected = number.at_most if isinstance(number, Auto) else number
-        columns = dense_columns(shape, min(n_selected, shape.n_features))
+        columns = selection.dense_columns(shape, min(n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
-        drawn = chance_columns(shape, columns.n_features)
+        drawn = selection.chance_columns(shape, columns.n_features)
         if drawn is not None:
             what = "a block and the columns of a random selection"
             # One after another is cut out of a block and written.
@@ -180,18 +172,18 @@ class Evaluation:
         for part in (columns, shape):
             if settings.n_components is not None and part.n_features > MANY_FEATURES:
                 steps += principal_steps(part, min(settings.n_components, shape.n_samples))
-                side = 24 * part.rows * CORRELATED
+                side = 24 * part.rows * selection.CORRELATED
                 steps.append(pass_over(part, "correlations of a block's features", side))
                 part = principal_shape(shape, settings.n_components)
             elif part.n_entries is not None:
                 if is_large(part):
                     continue
-                part = dense_columns(part, part.n_features)
+                part = selection.dense_columns(part, part.n_features)
             passes = int(part is shape)
-            if in_memory_bytes(part) <= task_budget(self.config.memory_limit):
+            if selection.in_memory_bytes(part) <= task_budget(self.config.memory_limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
                 tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor
-                needed = in_memory_bytes(part) + _JUDGING_BYTES
+                needed = selection.in_memory_bytes(part) + _JUDGING_BYTES
                 steps.append(Step(what, needed, tasks, passes, tasks, 1))
             else:
                 what = "blocks and their nearest centers"
@@ -217,8 +209,8 @@ class Evaluation:
         seconds = _LOADING_SECONDS + self._judging_seconds(columns, repetitions)
         seconds += self._judging_seconds(self.shape, repetitions)
         if draws:
-            each = -(-repetitions // N_DRAWS)
-            seconds += N_DRAWS * self._judging_seconds(columns, each)
+            each = -(-repetitions // selection.N_DRAWS)
+            seconds += selection.N_DRAWS * self._judging_seconds(columns, each)
         return seconds
 
     def _judging_seconds(self, part: Shape, repetitions: int) -> float:
@@ -236,7 +228,7 @@ class Evaluation:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns, of all, and of random ones."""
         config = self.config
-        figures = compare_with_all(
+        figures = selection.compare_with_all(
             judged_blocks(inputs.blocks, config.method),
             selected_features(inputs.finished),
             self.settings,

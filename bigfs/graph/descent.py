@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
+from bigfs.core.threads import compiled
 from bigfs.graph.local import nearest, search_exact
 
 logger = logging.getLogger("bigfs")

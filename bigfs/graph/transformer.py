@@ -19,7 +19,7 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph.build import knn_graph
 from bigfs.graph.knn import check_mode
 from bigfs.graph.recall import neighbors_of
-from bigfs.runtime.display import showing
+from bigfs.runtime.progress import showing
 from bigfs.store.formats.memory import plain
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import check_fitted_names, open_matrix

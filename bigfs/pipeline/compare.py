@@ -240,7 +240,8 @@ def _run(
         if config.evaluate is not None:
             y, protocol = classes_and_protocol(blocks, config.evaluate, config.random_state)
     warn_of_data(blocks, *(fit.config.method for fit in fits))
-    store = RunStages(directory, config.memory_limit, shared=True)
+    limit = config.memory_limit
+    store = RunStages(directory, limit, shared=True)
     engine = Engine(store, blocks, key)
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
     judging = engine if judged is blocks else Engine(store, judged, key)
@@ -257,18 +258,9 @@ def _run(
         stability: Agreement | None = None,
     ) -> Row:
         """Return a row of the table: of one selection, or of several that were drawn."""
-        stage = judging_stage(judged, selections, y, protocol, config.memory_limit)
+        stage, first = judging_stage(judged, selections, y, protocol, limit), selections[0]
         scores = read_attributes(judging.run([stage])["evaluation"])
-        return Row(
-            name,
-            method,
-            len(selections[0]),
-            selections[0],
-            scores,
-            seconds,
-            len(selections),
-            stability,
-        )
+        return Row(name, method, len(first), first, scores, seconds, len(selections), stability)
 
     everything: list[Row] = []
     if can_judge_all(judged, protocol):
@@ -298,16 +290,10 @@ def _run(
         ]
         rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
     store.forget_others({"data"}.union(*(engine.used for engine in engines.values())))
-    return ComparisonResult(
-        directory.path,
-        config.input.uri,
-        blocks.n_samples,
-        blocks.n_features,
-        None if y is None else int(y.max()) + 1,
-        settings,
-        [*everything, *rows],
-        dict(directory.manifest["stages"]),
-    )
+    n_classes = None if y is None else int(y.max()) + 1
+    about = config.input.uri, blocks.n_samples, blocks.n_features, n_classes, settings
+    stages = dict(directory.manifest["stages"])
+    return ComparisonResult(directory.path, *about, [*everything, *rows], stages)
 
 
 def _shown(number: int | Auto) -> str:

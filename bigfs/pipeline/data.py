@@ -120,14 +120,8 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
             copied = copied or copy_input(source, target, config.input.missing, limit, chunk)
         if _content(source, uri) != content:
             raise changed(uri)
-        record: dict[str, Any] = {
-            **footprint.record(peak_bytes()),
-            "passes": 1,
-            "bytes_read": 0,
-            **copied,
-            "version": stage.version,
-            "settings": stage.settings,
-        }
+        read = {**footprint.record(peak_bytes()), "passes": 1, "bytes_read": 0}
+        record = {**read, **copied, "version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record, checks_itself=True)
     return directory.stage_path("data"), key
 

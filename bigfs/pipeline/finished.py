@@ -11,7 +11,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import validated
 from bigfs.config.sections import EvaluateConfig
 from bigfs.core.errors import BigfsError, InputError
-from bigfs.core.files import parse_json
+from bigfs.core.paths import parse_json
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.report.page import comparison_page, run_page

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.text import aligned
+from bigfs.core.text import aligned, first_of
 from bigfs.plan.planning import check_config
 from bigfs.results.result import open_result
 from bigfs.selectors.configs import load_config
@@ -84,11 +84,9 @@ def inspect(
             folder = folder.parent
         if (folder / MANIFEST).is_file():
             return _inspect_run(folder, verify)
-    verified = []
-    if verify:
-        if not is_store(path):
-            raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
-        verified = [_verified(as_location(path))]
+    if verify and not is_store(path):
+        raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
+    verified = [_verified(as_location(path))] if verify else []
     return "\n".join([*describe(path, **opening), *verified])
 
 
@@ -106,11 +104,12 @@ def _inspect_run(path: Location, verify: bool) -> str:
     if verify:
         lines += [_verified_stage(directory, name) for name in manifest["stages"]]
     if directory.is_intact("result"):
-        return "\n".join([*lines, open_result(path).summary()])
-    if status == "done" and (path / TABLE).exists():  # of a comparison
-        return "\n".join([*lines, read_output(path / TABLE).rstrip()])
-    done = ", ".join(manifest["stages"]) or "none"
-    return "\n".join([*lines, f"finished stages: {done}"])
+        text = open_result(path).summary()
+    elif status == "done" and (path / TABLE).exists():  # of a comparison
+        text = read_output(path / TABLE).rstrip()
+    else:
+        text = f"finished stages: {', '.join(manifest['stages']) or 'none'}"
+    return "\n".join([*lines, text])
 
 
 def _verified_stage(directory: RunDirectory, name: str) -> str:
@@ -231,10 +230,10 @@ def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], 
         given = {name: value for name, value in opening.items() if name in kind.takes}
         table = kind.reader.open_table(place, **given)
         count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(table.schema))))
-        kinds, n_rows, empty = {}, 0, np.zeros(0, dtype=bool)
-        for field in table.schema:
-            kind_name = str(field.type).partition("<")[0].replace("dictionary", "category")
-            kinds[field.name] = "row index" if field.name in table.row_ids else kind_name
+        kinds = {f.name: str(f.type).partition("<")[0] for f in table.schema}
+        kinds = {name: k.replace("dictionary", "category") for name, k in kinds.items()}
+        kinds |= {name: "row index" for name in table.row_ids if name in kinds}
+        n_rows, empty = 0, np.zeros(0, dtype=bool)
         if len(kinds) < len(table.schema):  # a name twice, which opening refuses
             return [], 0, 0
         columns = {name: TableColumn(name, k, False, 0, 0, "", False) for name, k in kinds.items()}
@@ -340,7 +339,7 @@ def _verdict(
             "drop_rows leaves out every row that lacks one."
         )
     if unlike:
-        named = ", ".join(unlike[:_EXAMPLES]) + (", ..." if len(unlike) > _EXAMPLES else "")
+        named = first_of(unlike, _EXAMPLES)
         lines.append(f"Numbers with names unlike the others, which may be no features: {named}.")
     if opening and refusal:
         return lines
@@ -349,11 +348,13 @@ def _verdict(
         return [*lines, f"With {command} it would say: {remains}"]
     if not settings:
         return lines or ["bigfs run would take it as it is."]
-    lines.append(f"It would take: {command}")
-    if classes:
-        named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
-        lines.append(f"To compare the selection with known classes, add --set {named}.")
-    return lines
+    return [*lines, f"It would take: {command}", *_known_classes(classes)]
+
+
+def _known_classes(columns: Sequence[str]) -> list[str]:
+    """Return how to judge a selection by columns that may be known classes; nothing for none."""
+    named = " or ".join(f"input.labels={name}" for name in columns[:_EXAMPLES])
+    return [f"To compare the selection with known classes, add --set {named}."] if named else []
 
 
 def _as_yaml(value: Any) -> str:
@@ -383,8 +384,7 @@ def _values(source: Source) -> list[str]:
     finite = np.isfinite(X)
     lines = []
     if source.feature_names:
-        shown = ", ".join(source.feature_names[:5])
-        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+        lines.append(f"features: {first_of(source.feature_names, 5)}")
     present = X[finite]
     if len(present):
         kind = "whole numbers" if (present == np.rint(present)).all() else "numbers"
@@ -444,26 +444,19 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     if source.index != OBS_NAMES or place is None:
         return []
     members = contents(place)
-    lines = [
-        f"{group}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
-        for group, names in members.items()
-        if names
-    ]
+    lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]
     settings = [f"input.{name}={value}" for name, value in opening.items()]
     layer = None if "layer" in opening else _layer_of_counts(path, source, members["layers"])
     settings += [f"input.layer={layer}"] if layer else []
-    if layer is None:
-        method, what = "mcfs", "It would take"
-    else:
+    method, what = "mcfs", "It would take"
+    if layer is not None:
         method, what = "highly_variable", "For counts"
         settings.append(f"n_features_to_select={min(_GENES, max(1, source.n_features // 2))}")
-    classes = [name.partition(" (")[0] for name in members["obs"] if "categories" in name]
+    columns = () if "labels" in opening else members["obs"]
+    classes = [name.partition(" (")[0] for name in columns if "categories" in name]
     command, refusal = proposal(path, settings, method)
-    lines += ["", f"With {command} it would say: {refusal}" if refusal else f"{what}: {command}"]
-    if classes and "labels" not in opening:
-        named = " or ".join(f"input.labels={name}" for name in classes[:3])
-        lines.append(f"To compare the selection with known classes, add --set {named}.")
-    return lines
+    verdict = f"With {command} it would say: {refusal}" if refusal else f"{what}: {command}"
+    return [*lines, "", verdict, *_known_classes(classes)]
 
 
 def _layer_of_counts(path: str | Location, source: Source, layers: Sequence[str]) -> str | None:

@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.config import Config
-from bigfs.core.errors import (
-    EXIT_DIFFERENT,
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    BigfsError,
-    ConfigError,
-    InputError,
-    RunLockedError,
-    StorageError,
-)
+from bigfs.core import errors
 from bigfs.pipeline.data import check_apart
 from bigfs.pipeline.update import is_below
 from bigfs.results.result import Result
@@ -57,11 +48,11 @@ class Metrics:
         try:
             if isinstance(place, ObjectPath):
                 if place.exists() and not place.read_text().startswith(_FIRST.decode()):
-                    raise InputError(f"{place} already exists, and bigfs did not write it.")
+                    raise errors.InputError(f"{place} already exists, and bigfs did not write it.")
             elif place.absolute().parent.is_dir():  # else a warning, when they are written
                 check_new_file(place, _FIRST)
-        except (InputError, ValueError) as error:
-            raise ConfigError(f"output.metrics: {error}") from None
+        except (errors.InputError, ValueError) as error:
+            raise errors.ConfigError(f"output.metrics: {error}") from None
 
     def write(self, code: int = _RUNNING, result: Result | None = None) -> None:
         """Write the figures that are known, at once for whoever reads them."""
@@ -71,7 +62,7 @@ class Metrics:
         place = Path(os.path.realpath(place)) if isinstance(place, Path) else place
         try:
             write_atomic(place, metrics_of(self._config, code, self.manifest, result))
-        except (OSError, StorageError) as error:
+        except (OSError, errors.StorageError) as error:
             logger.warning("%s was not written: %s", self._config.output.metrics, error)
 
 
@@ -84,13 +75,13 @@ def writing_metrics(config: Config) -> Iterator[Metrics]:
     metrics = Metrics(config)
     try:
         yield metrics
-    except RunLockedError:
+    except errors.RunLockedError:
         raise
     except KeyboardInterrupt:
-        metrics.write(EXIT_INTERRUPTED)
+        metrics.write(errors.EXIT_INTERRUPTED)
         raise
     except Exception as error:
-        metrics.write(error.exit_code if isinstance(error, BigfsError) else _BUG)
+        metrics.write(error.exit_code if isinstance(error, errors.BigfsError) else _BUG)
         raise
 
 
@@ -111,8 +102,8 @@ def metrics_of(
     """
     name = config.series or as_location(config.run).absolute().name
     series, manifest = name.translate(_ESCAPED), manifest or {"stages": {}}
-    if code == EXIT_DONE and is_below(config, manifest):
-        code = EXIT_DIFFERENT
+    if code == errors.EXIT_DONE and is_below(config, manifest):
+        code = errors.EXIT_DIFFERENT
     lines = []
     for name, about, values in _samples(code, manifest, result):
         lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]

@@ -24,22 +24,15 @@ from bigfs.pipeline.data import (
 )
 from bigfs.pipeline.prometheus import Metrics, writing_metrics
 from bigfs.pipeline.update import compare_with_former, find_base, update_or_redo
-from bigfs.plan.planning import (
-    check_config,
-    check_plan,
-    place_of,
-    plan_for,
-    plan_input,
-    whole_if_cheaper,
-)
+from bigfs.plan import planning
 from bigfs.results.annotate import check_output, output_stages
 from bigfs.results.plots import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime.connection import REPORT_TITLE, connect, reporting_performance, scheduler_address
-from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.preflight import package_versions, preflight
+from bigfs.runtime.progress import showing
 from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.scoring import resolved, warn_of_data
@@ -127,15 +120,15 @@ def _run(
     """Open the input, plan, and run the stages; the options are those of `run_in_directory`."""
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(with_labels_of(config, data, source), source, data)
-    place = place_of(config, scheduler)
-    config, why = whole_if_cheaper(config, source, place)
+    place = planning.place_of(config, scheduler)
+    config, why = planning.whole_if_cheaper(config, source, place)
     if why:
         logger.warning(why)
-    check_config(config, source)
+    planning.check_config(config, source)
     check_output(config)
     check_report(config.report, source.n_features)
-    plan = plan_input(config, source, place)
-    check_plan(config, plan)
+    plan = planning.plan_input(config, source, place)
+    planning.check_plan(config, plan)
 
     def work(directory: RunDirectory) -> Result:
         metrics.manifest = directory.manifest
@@ -144,7 +137,7 @@ def _run(
             directory.manifest[SERIES] = config.series
         blocks, key = open_data(directory, config, source)
         warn_of_data(blocks, config.method)
-        planned = plan_for(config, plan, blocks).by_stage
+        planned = planning.plan_for(config, plan, blocks).by_stage
         stages = [*stages_of(config), *output_stages(config)]
         former = find_base(config, blocks, stages, directory, key)
         store = RunStages(

@@ -1,6 +1,7 @@
 """The tables of comparisons as text, CSV, JSON and figures.
 
-Of one comparison its rows, with curves over the features kept; of several the ranks of the methods.
+Of one comparison its rows, with curves over the features kept; of several the mean ranks of the
+methods, with Friedman's test and Nemenyi's difference.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,6 @@ from bigfs.core.text import aligned, csv_text
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.evaluate.protocols import MANY_FEATURES
-from bigfs.evaluate.ranks import Ranks
 from bigfs.pipeline.run import run_in_directory
 from bigfs.report.curves import SCORES, Curve, draw_curves, draw_panels, draw_ranks
 from bigfs.results.result import mean_score, score_cell
@@ -36,6 +37,8 @@ TABLES = (TABLE, CSV, JSON, *FIGURES)
 # What methods are held against chance by, and 1 where large is good.
 JUDGED = {"nmi": 1, "acc": 1, "nearest_neighbor_error": -1, "explained": 1}
 BETTER, WORSE, NEITHER = "better", "worse", "neither"
+# Of the critical difference of ranks.
+ALPHA = 0.05
 
 
 def run_table(config: Any, work: Callable[[RunDirectory], Any], **options: Any) -> Any:
@@ -283,16 +286,9 @@ class ComparisonResult:
             {"n_features": m, "first": a, "second": b, **asdict(overlap)}
             for m, a, b, overlap in self.overlaps()
         ]
-        about = {
-            "input": self.uri,
-            "n_samples": self.n_samples,
-            "n_features": self.n_features,
-            "n_classes": self.n_classes,
-            "evaluate": self.evaluate,
-            "rows": rows,
-            "overlaps": overlaps,
-            "stages": self.stages,
-        }
+        named = ("n_samples", "n_features", "n_classes", "evaluate")
+        about = {"input": self.uri, **{name: getattr(self, name) for name in named}}
+        about |= {"rows": rows, "overlaps": overlaps, "stages": self.stages}
         return json.dumps(about, indent=2) + "\n"
 
     def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
@@ -300,11 +296,9 @@ class ComparisonResult:
         pairs = []
         own = [row for row in self.rows if row.method and row.n_draws == 1]
         for m in sorted({row.n_features for row in own}):
-            of_size = [row for row in own if row.n_features == m]
-            for i, first in enumerate(of_size):
-                for second in of_size[i + 1 :]:
-                    overlap = selection_overlap(first.selected, second.selected, self.n_features)
-                    pairs.append((m, first.name, second.name, overlap))
+            for a, b in combinations((row for row in own if row.n_features == m), 2):
+                overlap = selection_overlap(a.selected, b.selected, self.n_features)
+                pairs.append((m, a.name, b.name, overlap))
         return pairs
 
     def write(self, directory: RunDirectory) -> None:
@@ -326,17 +320,11 @@ class ComparisonResult:
                 values = [v for row in rows if (v := row.value(score)) is not None]
                 if len(values) < len(rows):
                     continue
-                spread = [row.scores.get(f"{score}_std", 0.0) for row in rows]
-                curves.append(
-                    Curve(
-                        name,
-                        [row.n_features for row in rows],
-                        [100 * v for v in values],
-                        [100 * s for s in spread],
-                        rows[0].method is None,
-                        rows[0].name == CHANCE,
-                    )
-                )
+                sizes = [row.n_features for row in rows]
+                spread = [100 * row.scores.get(f"{score}_std", 0.0) for row in rows]
+                percent = [100 * v for v in values]
+                is_line, is_chance = rows[0].method is None, name == CHANCE
+                curves.append(Curve(name, sizes, percent, spread, is_line, is_chance))
             if curves:
                 panels.append((f"{SCORES[score]} (%)", curves))
         return panels
@@ -376,6 +364,93 @@ def _sure(row: Row) -> str:
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Ranks of methods over several data sets, with their tests.
+
+    Attributes
+    ----------
+    names : list of n_methods str
+    mean_ranks : ndarray of shape (n_methods,), float64
+        1 is the best; ties share their ranks.
+    n_sets : int
+    statistic : float
+        Friedman's chi-square, corrected for ties.
+    p_value : float
+        Of Iman and Davenport's F, which is made of it: that methods differ by chance alone.
+    critical_difference : float
+        Nemenyi's: mean ranks of two methods that differ by less may do so by chance, at 5 % for
+        all pairs together.
+
+    Notes
+    -----
+    As in [1]_. With ``R_j`` the mean ranks of k methods on N sets::
+
+        chi2 = 12 N / (k (k + 1)) (sum_j R_j^2 - k (k + 1)^2 / 4),
+        F = (N - 1) chi2 / (N (k - 1) - chi2)  with k - 1 and (k - 1)(N - 1) degrees of freedom,
+        CD = q sqrt(k (k + 1) / (6 N)),
+
+    q the 0.95 quantile of the studentized range of k means over ``sqrt(2)``.
+
+    References
+    ----------
+    .. [1] J. Demsar, "Statistical comparisons of classifiers over multiple data sets", Journal of
+       Machine Learning Research 7, 2006.
+    """
+
+    names: list[str]
+    mean_ranks: np.ndarray
+    n_sets: int
+    statistic: float
+    p_value: float
+    critical_difference: float
+
+    @classmethod
+    def of(cls, names: list[str], values: np.ndarray, *, larger_is_better: bool) -> Ranks:
+        """Rank methods.
+
+        Parameters
+        ----------
+        names : list of n_methods str
+            At least two.
+        values : ndarray of shape (n_sets, n_methods)
+            At least two sets.
+        larger_is_better : bool
+        """
+        from scipy.special import chdtrc, fdtrc
+        from scipy.stats import rankdata, studentized_range
+
+        n, k = values.shape
+        ranks = rankdata(-values if larger_is_better else values, axis=1)
+        means = ranks.mean(axis=0)
+        spread = float(((means - (k + 1) / 2) ** 2).sum())
+        # Without ties the sum of squares is n k (k + 1) (k - 1) / 12.
+        squares = float(((ranks - (k + 1) / 2) ** 2).sum())
+        statistic = n**2 * (k - 1) * spread / squares if squares else 0.0
+        left = n * (k - 1) - statistic
+        if left > 1e-9:
+            F = (n - 1) * statistic / left
+            p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), F))
+        else:  # the same order on all sets
+            p_value = float(chdtrc(k - 1, statistic))
+        q = float(studentized_range.ppf(1 - ALPHA, k, np.inf)) / np.sqrt(2)
+        difference = q * float(np.sqrt(k * (k + 1) / (6 * n)))
+        return cls(list(names), means, n, statistic, p_value, difference)
+
+    def groups(self) -> list[list[str]]:
+        """Return the largest groups of methods within the critical difference, best first."""
+        order = np.argsort(self.mean_ranks, kind="stable")
+        largest: list[list[str]] = []
+        last = -1
+        for i, first in enumerate(order):
+            reach = self.mean_ranks[first] + self.critical_difference
+            end = int((self.mean_ranks[order] <= reach).sum())
+            if end > last and end > i + 1:
+                largest.append([self.names[j] for j in order[i:end]])
+            last = max(last, end)
+        return largest
+
+
+@dataclass(frozen=True)
 class RankSummary:
     """Ranks of methods over several data sets.
 
@@ -404,28 +479,23 @@ class RankSummary:
         InputError
             If there are fewer than two comparisons, or fewer than two methods in all of them.
         """
-        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in JUDGED}
-        for result in results:
-            for row in (row for row in result.rows if row.method is not None):
-                for score in JUDGED:
-                    value = row.value(score)
-                    if value is not None:
-                        of_set = tables[score].setdefault(str(result.path), {})
-                        of_set.setdefault(row.name, []).append(value)
-        means = {
-            score: {s: {m: float(np.mean(v)) for m, v in cells.items()} for s, cells in of.items()}
-            for score, of in tables.items()
-            if len(of) == len(results)
-        }
-        return cls.of_values(means)
+        means: dict[str, dict[str, dict[str, float]]] = {score: {} for score in JUDGED}
+        for score, result in product(JUDGED, results):
+            values: dict[str, list[float]] = {}
+            for row in result.rows:
+                if row.method is not None and (value := row.value(score)) is not None:
+                    values.setdefault(row.name, []).append(value)
+            if values:
+                of_set = {name: float(np.mean(v)) for name, v in values.items()}
+                means[score][str(result.path)] = of_set
+        return cls.of_values({s: of for s, of in means.items() if len(of) == len(results)})
 
     @classmethod
     def of_values(cls, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> RankSummary:
         """Return the summary of ``values[score][set][method]``."""
-        tables = list(values.values())
-        sets = list(tables[0]) if tables else []
-        known = [list(row) for table in tables for row in table.values()]
-        names = [m for m in dict.fromkeys(m for row in known for m in row)]
+        sets = list(next(iter(values.values()), ()))
+        known = [list(row) for table in values.values() for row in table.values()]
+        names = list(dict.fromkeys(m for row in known for m in row))
         common = [name for name in names if all(name in row for row in known)]
         if len(sets) < 2 or len(common) < 2:
             raise InputError(

@@ -14,6 +14,7 @@ from bigfs.blocks.preprocess import needs_moments
 from bigfs.config import Config
 from bigfs.config.sections import UpdateConfig
 from bigfs.core.errors import EXIT_DIFFERENT, BigfsError, CorruptStoreError
+from bigfs.core.text import first_of
 from bigfs.pipeline.data import COPIED_FROM, former_run
 from bigfs.pipeline.diff import diff_runs
 from bigfs.stages.stage import Base, Stage
@@ -121,10 +122,10 @@ def _candidate(
             examined = _examined(config, blocks, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
-    if isinstance(examined, str):
-        logger.info("full run: %s", examined)
-        return Updatable()
-    return examined
+    if isinstance(examined, Updatable):
+        return examined
+    logger.info("full run: %s", examined)
+    return Updatable()
 
 
 def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:
@@ -190,8 +191,7 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
     words = [f"{count} of {most} selected features are those of {place.name}"]
     for name, features in (("came", difference.came), ("went", difference.went)):
         if features:
-            names = ", ".join(feature.name for feature in features[:_SHOWN])
-            words.append(f"{name}: {names}{', ...' if len(features) > _SHOWN else ''}")
+            words.append(f"{name}: {first_of([feature.name for feature in features], _SHOWN)}")
     directory.manifest[COMPARED] = {
         "run": place.name, "share": difference.share, "agreement": difference.agreement,
     }  # fmt: skip

@@ -201,23 +201,18 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as JSON values."""
-        shape = self.shape
+        shape, sizes = self.shape, ("n_samples", "n_features", "n_entries")
+        figures = ("predicted_peak_bytes", "bytes_read", "scratch_bytes")
         return {
             "fits": None if self.shape is None and self.fits else self.fits,
             "refusals": self.refusals,
-            "cures": list(self.cures),
-            "unknown": list(self.unknown),
-            "notes": list(self.notes),
+            **{name: list(getattr(self, name)) for name in ("cures", "unknown", "notes")},
             "memory_limit_bytes": self.place.memory_limit,
             "worker_limits_bytes": self.place.limits,
             "free_scratch_bytes": self.place.free_scratch_bytes,
-            "n_samples": None if shape is None else shape.n_samples,
-            "n_features": None if shape is None else shape.n_features,
-            "n_entries": None if shape is None else shape.n_entries,
-            "bytes_of_X": None if shape is None else shape.nbytes,
-            "predicted_peak_bytes": self.predicted_peak_bytes,
-            "bytes_read": self.bytes_read,
-            "scratch_bytes": self.scratch_bytes,
+            **{name: getattr(shape, name, None) for name in sizes},
+            "bytes_of_X": getattr(shape, "nbytes", None),
+            **{name: getattr(self, name) for name in figures},
             "stages": {stage.name: _stage_dict(stage) for stage in self.stages},
         }
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.quiet import ignoring_warnings
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
@@ -232,15 +232,14 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     else:
         values = result.curves.values["explained_variance"]
         explained, mean = _every_m(result.curves.sizes, values), ""
-    if n_selected > len(explained):
-        share, first = float(explained[-1]), len(explained)
-        text = f"of the features' variance explained by the first {first}{mean}"
-        tiles.append((f"{100 * share:.0f} %", text))
+    what, few = "of the features' variance explained", len(explained)
+    if n_selected > few:
+        tiles.append((f"{100 * float(explained[-1]):.0f} %", f"{what} by the first {few}{mean}"))
     else:
         share = float(explained[n_selected - 1])
         if result.curves is not None:
             share = float(result.curves.adds.sum())
-        tiles.append((f"{100 * share:.0f} %", f"of the features' variance explained{mean}"))
+        tiles.append((f"{100 * share:.0f} %", f"{what}{mean}"))
         enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
     sure = result.stability
@@ -257,9 +256,8 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
         others = "".join(f"; {beside[name]}: {nmi[name]}" for name in beside if name in nmi)
         tiles.append((nmi["selected"], f"NMI with the labels{others}"))
     if result.recall is not None:
-        tiles.append(
-            (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
-        )
+        share = float(result.recall["value"])
+        tiles.append((f"{100 * share:.0f} %", "of the true neighbors are in the graph"))
     if n_selected < result.n_features and result.is_quick and sure is not None:
         last, first = 100 * sure.frequencies[result.ranking[n_selected - 1 : n_selected + 1]]
         text = "frequency of the last kept and the first left out"
@@ -280,9 +278,8 @@ def _features(result: Result, shown: np.ndarray) -> list[dict[str, Any]]:
     size = float(result.scores.max()) - low or 1.0
     adds: dict[int, str] = {}
     if curves is not None:
-        for feature, share, part in zip(
-            curves.order.tolist(), curves.adds, curves.explains, strict=True
-        ):
+        reasons = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
+        for feature, share, part in reasons:
             adds[feature] = f"adds {100 * share:.1f} %{f', {part}' if part else ''}"
     rows = []
     for feature in shown.tolist():
@@ -380,13 +377,11 @@ def _quality(result: Result) -> list[list[str]]:
         by = result.evaluation.get("n_components")
         spaces = f" by {by} principal components" if by else ""
         titles = {"selected": "selected", "all": "all", "chance": "as many random"}
-        for key, title in titles.items():
-            if key not in result.evaluation:
-                continue
-            figures = result.evaluation[key]
-            values = {label: _percent({"scores": figures}, name) for name, label in SCORES.items()}
+        for key in (key for key in titles if key in result.evaluation):
+            row = {"scores": result.evaluation[key]}
+            values = {label: _percent(row, name) for name, label in SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
-            rows.append([f"labels, {title} features{spaces}", text])
+            rows.append([f"labels, {titles[key]} features{spaces}", text])
     return rows
 
 

@@ -355,7 +355,6 @@ class Result:
 
     def _columns(self) -> dict[str, Any]:
         """Return the columns of the table of all features, best first, by their names."""
-        sure = self.stability
         return feature_columns(
             self.ranking,
             self.scores,
@@ -363,7 +362,7 @@ class Result:
             [self.name_of(feature) for feature in range(self.n_features)],
             curves=self.curves,
             redundant_with=self.redundant_with,
-            frequencies=None if sure is None else sure.frequencies,
+            frequencies=None if self.stability is None else self.stability.frequencies,
             consensus=None if self.is_quick else self.consensus_ranking,
         )
 
@@ -538,30 +537,23 @@ def open_result(path: str | Location) -> Result:
     directory.check_unchanged("result")
     about = read_attributes(stored)
     names = ("scores", "ranking", "selected")
-    scores, ranking, selected = (ArrayRef.at(stored / name).load() for name in names)
-    curves = None
+    arrays: dict[str, Any] = {name: ArrayRef.at(stored / name).load() for name in names}
+    curves = evaluation = redundant_with = None
     if directory.is_intact("curves"):
         directory.check_unchanged("curves")
         curves = Curves.open(directory.stage_path("curves"))
-        selected = np.sort(curves.order)
-        ranking, scores = curves.reordered(ranking, scores)
+        ranking, scores = curves.reordered(arrays["ranking"], arrays["scores"])
+        arrays = {"scores": scores, "ranking": ranking, "selected": np.sort(curves.order)}
     elif about.get("largest") is not None:
         raise InputError(f"{path}: this run has not chosen the number of features yet. {again}")
-    evaluation = None
     if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))
-    redundant_with = None
     if "redundant_with" in about.get("arrays", ()):
         redundant_with = ArrayRef.at(stored / "redundant_with").load()
     return Result(
         path=directory.path,
-        method=about["method"],
-        n_samples=about["n_samples"],
-        n_features=about["n_features"],
-        feature_names=about["feature_names"],
-        scores=scores,
-        ranking=ranking,
-        selected=selected,
+        **{name: about[name] for name in ("method", "n_samples", "n_features", "feature_names")},
+        **arrays,
         curves=curves,
         evaluation=evaluation,
         redundant_with=redundant_with,
@@ -611,10 +603,7 @@ def _evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
     ]
     table = [["features", "NMI", "ACC", "Rand index", "1-NN error"]]
     titles = {"selected": f"selected {n_selected}", "all": "all", "chance": f"random {n_selected}"}
-    for key, title in titles.items():
-        if key not in evaluation:
-            continue
-        row = evaluation[key]
-        scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
-        table.append([title, *(score_cell(row, name) for name in scores)])
+    scores = ("nmi", "acc", "rand", "nearest_neighbor_error")
+    for key in (key for key in titles if key in evaluation):
+        table.append([titles[key], *(score_cell(evaluation[key], name) for name in scores)])
     return [*lines, *aligned(table, "<<<<<", "  ")]

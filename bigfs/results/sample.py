@@ -71,15 +71,10 @@ def sample_of_result(result: Result) -> Sample:
     """Return a sample of the rows that a result was made of."""
     source = open_run_data(result.path)
     ranges = _ranges(source.n_samples, source.n_features)
-    return _sample(
-        source,
-        ranges,
-        selected_first(result.ranking, result.selected),
-        len(result.selected),
-        _rows_of(result, "embedding", ranges),
-        _labels_of(result, ranges, source),
-        int(result.details.get("n_clusters", 1)),
-    )
+    ranking, n_selected = selected_first(result.ranking, result.selected), len(result.selected)
+    known, embedding = _labels_of(result, ranges, source), _rows_of(result, "embedding", ranges)
+    n_clusters = int(result.details.get("n_clusters", 1))
+    return _sample(source, ranges, ranking, n_selected, known, embedding, n_clusters)
 
 
 def sample_of(X: Any, ranking: np.ndarray, n_selected: int, labels: Any) -> Sample:
@@ -103,7 +98,7 @@ def sample_of(X: Any, ranking: np.ndarray, n_selected: int, labels: Any) -> Samp
     if labels is not None:
         parts = [np.asarray(labels[start:stop]) for start, stop in ranges]
         known = np.concatenate(parts).astype(np.int64), "clusters of the method"
-    return _sample(source, ranges, ranking, n_selected, None, known, 1)
+    return _sample(source, ranges, ranking, n_selected, known)
 
 
 def selected_first(ranking: np.ndarray, selected: np.ndarray) -> np.ndarray:
@@ -117,9 +112,9 @@ def _sample(
     ranges: list[tuple[int, int]],
     ranking: np.ndarray,
     n_selected: int,
-    embedding: np.ndarray | None,
     known: tuple[np.ndarray, str] | None,
-    n_clusters: int,
+    embedding: np.ndarray | None = None,
+    n_clusters: int = 1,
 ) -> Sample:
     """Read the rows of some ranges and compute what pictures show of them."""
     values = _read(source, ranges).astype(np.float64)

@@ -20,9 +20,9 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import BigfsError, ClusterError, InputError
 from bigfs.core.memory import job_bytes
-from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.units import MIB
 from bigfs.core.uris import check_address, is_scheduler_file
 from bigfs.runtime.scope import active_client
@@ -389,20 +389,15 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
     except ValueError as error:
         raise InputError(f"cluster.interface: {error}.") from error
     protocol, security = _tls()
+    same = "queue", "account", "walltime", "interface", "local_directory", "log_directory"
+    more = "job_script_prologue", "job_extra_directives"
     started = SLURMCluster(
+        **cluster.model_dump(include={*same, *more}),
         cores=cluster.threads_per_worker,
         processes=1,
         memory=str(memory_limit),
         job_mem=f"{-(-job_bytes(memory_limit) // MIB)}M",
-        queue=cluster.queue,
-        account=cluster.account,
-        walltime=cluster.walltime,
-        interface=cluster.interface,
-        local_directory=cluster.local_directory,
-        log_directory=cluster.log_directory,
         job_name="bigfs-worker",
-        job_script_prologue=list(cluster.job_script_prologue),
-        job_extra_directives=list(cluster.job_extra_directives),
         # Workers of a run that is gone end themselves, and none opens a dashboard.
         death_timeout=60,
         worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],

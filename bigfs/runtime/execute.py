@@ -251,18 +251,21 @@ def _run_inline(job: _Job) -> list[Any]:
 def _run_local(job: _Job) -> list[Any]:
     """Run on threads, processes or in this thread: one Dask graph of descriptors."""
     from dask.callbacks import Callback
+    from dask.core import quote
 
-    graph: dict[str, Any] = {}
-    leaves = [f"task-{i}" for i in range(len(job.items))]
-    for key, item in zip(leaves, job.items, strict=True):
-        graph[key] = (_call, job.fn, _quote(item), _quote(job.shared), _at_once.get())
-    keys = leaves
+    # Dask does not look inside a descriptor that is quoted for keys and tasks.
+    shared, at_once = quote(job.shared), _at_once.get()
+    graph: dict[str, Any] = {
+        f"task-{i}": (_call, job.fn, quote(item), shared, at_once)
+        for i, item in enumerate(job.items)
+    }
+    keys = leaves = list(graph)
     if job.combine is not None:
         counter = itertools.count()
 
         def merge(group: list[str]) -> str:
             key = f"fold-{next(counter)}"
-            graph[key] = (_fold, job.combine, group, _at_once.get())
+            graph[key] = (_fold, job.combine, group, at_once)
             return key
 
         tree = _Tree(merge)
@@ -276,13 +279,6 @@ def _run_local(job: _Job) -> list[Any]:
 
     with Callback(posttask=done):
         return list(dask_get()(graph, keys))
-
-
-def _quote(value: Any) -> Any:
-    """Keep Dask from looking inside a descriptor for keys and tasks."""
-    from dask.core import quote
-
-    return quote(value)
 
 
 def _window(client: Any) -> int:

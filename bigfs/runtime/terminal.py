@@ -60,12 +60,7 @@ def say(text: str, level: int, **fields: Any) -> None:
     **fields : object
         What a JSON line says beside the text.
     """
-    if _format == "text":
-        line = f"bigfs: {printable(text)}"
-    else:
-        record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
-        record.fields = fields
-        line = _JsonFormatter().format(record)
+    line = f"bigfs: {printable(text)}" if _format == "text" else _json_line(text, level, fields)
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -135,8 +130,7 @@ def _relay(reading: int, stderr: int) -> None:
             if not text:
                 continue
             if not text.startswith("{"):
-                record = logging.LogRecord("stderr", logging.WARNING, "", 0, text, None, None)
-                text = _JsonFormatter().format(record)
+                text = _json_line(text, logging.WARNING, {})
             with suppress(OSError):
                 os.write(stderr, f"{text}\n".encode())
 
@@ -152,9 +146,9 @@ def reporting(quiet: bool = False) -> Iterator[None]:
     """
     console = Console(stderr=True)
     live = console.is_terminal and not quiet and _format == "text"
-    plain = _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+    plain = _PrintableFormatter(None if live else "%(asctime)s %(message)s", "%H:%M:%S")
     handler = _ConsoleHandler(console) if live else logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter() if _format == "json" else None if live else plain)
+    handler.setFormatter(_JsonFormatter() if _format == "json" else plain)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -222,9 +216,7 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else None
-        self._console.print(
-            printable(self.format(record)), style=style, markup=False, highlight=False
-        )
+        self._console.print(self.format(record), style=style, markup=False, highlight=False)
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -250,6 +242,13 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+def _json_line(text: str, level: int, fields: dict[str, Any]) -> str:
+    """Return a text as a JSON object that is no record of a logger."""
+    record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
+    record.fields = fields
+    return _JsonFormatter().format(record)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityCon
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.seeds import check_seed
 from bigfs.core.uris import SOURCE, LabelValues, as_text, column_of
-from bigfs.runtime.display import showing
+from bigfs.runtime.progress import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.docstrings import completed, described
@@ -373,18 +373,11 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         import pandas as pd
 
         check_is_fitted(self, "ranking_")
-        names = getattr(self, "feature_names_in_", range(len(self.ranking_)))
-        return pd.DataFrame(
-            feature_columns(
-                self.ranking_,
-                self.scores_,
-                self.selected,
-                [str(name) for name in names],
-                curves=getattr(self, "curves_", None),
-                redundant_with=getattr(self, "redundant_with_", None),
-                frequencies=getattr(self, "frequencies_", None),
-            )
-        )
+        names = [str(n) for n in getattr(self, "feature_names_in_", range(len(self.ranking_)))]
+        known = ("curves", "redundant_with", "frequencies")
+        more: dict[str, Any] = {name: getattr(self, f"{name}_", None) for name in known}
+        columns = feature_columns(self.ranking_, self.scores_, self.selected, names, **more)
+        return pd.DataFrame(columns)
 
     def transform(self, X: Any) -> Any:
         """Keep the selected features.

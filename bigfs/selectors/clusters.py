@@ -15,7 +15,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import block_moments
 from bigfs.blocks.lloyd import TIE
 from bigfs.core.cost import Shape, Step, pass_over
-from bigfs.selectors.checkpoint import discard, hand_over, handed
+from bigfs.selectors.kept import discard, hand_over, handed
 from bigfs.solvers.separability import variance
 from bigfs.store.scratch import ArrayRef
 

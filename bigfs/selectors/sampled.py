@@ -25,7 +25,6 @@ from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import say_where
-from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.clusters import (
     ClusterRule,
     Clusters,
@@ -35,6 +34,7 @@ from bigfs.selectors.clusters import (
     moments_of,
     most_candidates,
 )
+from bigfs.selectors.kept import load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.scoring import start_of
 from bigfs.solvers.separability import DIGITS, evidence, feature_separability
@@ -227,20 +227,20 @@ class SampledSearch(Strategy):
         sample = gather_rows(blocks, ids, "sample")
         folder = scratch.child(scratch.unique("searches"))
         place = folder.path if checkpoint is None else Scratch(checkpoint).path
-        shared = sample, self.kind, self.parameters, n_clusters, seed, str(place)
+        searches = _Searches(sample, self.kind, self.parameters, n_clusters, seed, str(place))
         stored: Any = None
         if given is None:
             restarts = list(range(self.parameters.n_init))
-            values = run_tasks(_search_task, restarts, *shared, label="searches", unit="searches")
-            stored = load_state(_place(place, int(np.argmax(np.round(values, DIGITS)))))
+            values = run_tasks(_search_task, restarts, searches, label="searches", unit="searches")
+            stored = load_state(searches.place(int(np.argmax(np.round(values, DIGITS)))))
             if stored is not None and START_ROWS < n_rows:
                 given = stored["rule"]["means"] + stored["rule"]["origin"]
         elif given.ndim == 1:
             given = given[ids]
         if given is not None:
             start = folder.put("start", given)
-            run_tasks(_search_task, [start], *shared, label="search", unit="searches")
-            stored = load_state(_place(place, None))
+            run_tasks(_search_task, [start], searches, label="search", unit="searches")
+            stored = load_state(searches.place(start))
         if stored is None:
             raise StorageError(f"{place}: the solution of a search cannot be read. Run again.")
         scratch.remove(sample)
@@ -254,59 +254,55 @@ def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
     return np.sort(chosen)
 
 
-def _place(folder: Location, restart: int | None) -> Location:
-    return folder / ("search.npz" if restart is None else f"restart-{restart}.npz")
+@dataclass(frozen=True)
+class _Searches:
+    """Inputs that the searches of a fit have in common: small and picklable."""
 
+    sample: ArrayRef
+    kind: type[SearchState]
+    parameters: Any
+    n_clusters: int
+    random_state: int
+    folder: str  # of the solutions
 
-def _search_task(
-    start: int | ArrayRef,
-    sample: ArrayRef,
-    kind: type[SearchState],
-    parameters: Any,
-    n_clusters: int,
-    random_state: int,
-    folder: str,
-) -> float:
-    """Search and save the solution; return its evidence.
+    def place(self, start: int | ArrayRef) -> Location:
+        """Return the file of a search's solution."""
+        name = f"restart-{start}" if isinstance(start, int) else "search"
+        return as_location(self.folder) / f"{name}.npz"
 
-    The start is the number of a draw of k-means++, for which fewer distinct rows than clusters are
-    a cluster each, or given centroids or labels.
-    """
-    if isinstance(start, int):
-        n_rows = sample.shape[0]
-        X = sample.take(_drawn(n_rows, min(START_ROWS, n_rows), random_state))
-        rows = SearchedRows.of(X)
-        generator = rng(random_state, f"{kind.name} restart", start)
-        centers = X[plus_plus(X[:, rows.usable], n_clusters, generator)] - rows.origin
-        del X
-        return _searched(rows, centers, kind, parameters, _place(as_location(folder), start))
-    rows, given = SearchedRows.of(sample.load()), start.load()
-    if given.ndim == 1:
-        marks = given[rows.order] == np.arange(n_clusters)[:, None]
+    def begin(self, start: int | ArrayRef) -> tuple[SearchedRows, np.ndarray]:
+        """Return the rows that are searched, and the first centers.
+
+        The start is the number of a draw of k-means++, for which fewer distinct rows than clusters
+        are a cluster each, or given centroids or labels.
+        """
+        if isinstance(start, int):
+            n_rows = self.sample.shape[0]
+            X = self.sample.take(_drawn(n_rows, min(START_ROWS, n_rows), self.random_state))
+            rows = SearchedRows.of(X)
+            generator = rng(self.random_state, f"{self.kind.name} restart", start)
+            return rows, X[plus_plus(X[:, rows.usable], self.n_clusters, generator)] - rows.origin
+        rows, given = SearchedRows.of(self.sample.load()), start.load()
+        if given.ndim > 1:
+            return rows, given - rows.origin
+        marks = given[rows.order] == np.arange(self.n_clusters)[:, None]
         if not marks.any(axis=1).all():
             raise InputError(
                 f"init: of a label there is no row among the {len(given):,} that are searched. "
                 "Set sample_size to more rows, or give centroids."
             )
-        centers = Clusters.of(rows, marks).means
-    else:
-        centers = given - rows.origin
-    return _searched(rows, centers, kind, parameters, _place(as_location(folder), None))
+        return rows, Clusters.of(rows, marks).means
 
 
-def _searched(
-    rows: SearchedRows,
-    centers: np.ndarray,
-    kind: type[SearchState],
-    parameters: Any,
-    place: Location,
-) -> float:
-    """Search, or go on with what was saved, and save the solution with its rule."""
+def _search_task(start: int | ArrayRef, searches: _Searches) -> float:
+    """Search, or go on with what was saved, and save the solution; return its evidence."""
+    rows, centers = searches.begin(start)
     if not rows.usable.any():
         raise InputError(
             f"Every feature is constant in the {len(rows.X):,} rows that are searched: there are "
             "no clusters to find. Set sample_size to more rows."
         )
+    place, kind, parameters = searches.place(start), searches.kind, searches.parameters
     values = load_state(place)
     state = kind(**values["state"]) if values else kind.begin(rows, centers, parameters)
     saved = time.monotonic()

@@ -113,8 +113,9 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
-        spectral, graph = selection.used_spectral, selection.used_graph
-        stages.append(spectral_stage(spectral, n_components, graph, **seeds))
+        assert selection.spectral is not None  # the section of a method that reads it is filled
+        graph = selection.used_graph
+        stages.append(spectral_stage(selection.spectral, n_components, graph, **seeds))
     number = selection.n_features_to_select
     settings: dict[str, Any] = {
         "method": selection.method,

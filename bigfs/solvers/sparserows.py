@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 
 # What a stage loads whose rows may be mostly zeros.
 LOADS = ("bigfs.solvers.sparserows",)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.block import Record, StoredBlock, block_rows

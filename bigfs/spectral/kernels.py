@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 
 CACHE_LINE = 64
 # Entries of W between a product and the row that is asked of memory meanwhile: rows come in no

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 
 # Entries of the factor for each row, up to which it is used.
 MOST_FILL = 60

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bigfs.core.errors import StorageError
-from bigfs.core.files import parse_json
+from bigfs.core.paths import parse_json
 from bigfs.store.location import METADATA_BYTES, Location, files_below, read_small, zarr_store
 from bigfs.store.values import checksum
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
-from bigfs.core.files import parse_json
+from bigfs.core.paths import parse_json
 from bigfs.store.buckets import hurried
 from bigfs.store.location import Location, read_small
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, check_conditions

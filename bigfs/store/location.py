@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from bigfs.core import files
+from bigfs.core import paths
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
 from bigfs.store.pages import upload
@@ -314,14 +314,14 @@ def keep_rights(copy: int | Path, original: os.stat_result, place: Path) -> None
     os.chmod(copy, stat.S_IMODE(original.st_mode))
 
 
-def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
-    """Return the text of a file that should be small; see `bigfs.core.files.read_small`."""
+def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
+    """Return the text of a file that should be small; see `bigfs.core.paths.read_small`."""
     if isinstance(place, ObjectPath):
         size = place.stat().st_size
         if size > most_bytes:
             raise ValueError(f"it has {size:,} bytes")
         return place.read_text()
-    return files.read_small(place, most_bytes)
+    return paths.read_small(place, most_bytes)
 
 
 def read_output(place: Location) -> str:

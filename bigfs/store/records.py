@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.files import parse_json, read_head
-from bigfs.core.paths import is_plain, is_there
+from bigfs.core.paths import is_plain, is_there, parse_json, read_head
 from bigfs.store.location import Location, files_below, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.stagefiles import STAMP

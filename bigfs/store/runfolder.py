@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError, RunLockedError, StorageError
-from bigfs.core.files import parse_json
-from bigfs.core.paths import check_writable, is_there
+from bigfs.core.paths import check_writable, is_there, parse_json
 from bigfs.store.buckets import hurried
 from bigfs.store.lease import LEASE, Lease, lost
 from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file

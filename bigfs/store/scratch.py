@@ -24,7 +24,7 @@ import numpy as np
 
 from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, MemoryLimitError, StorageError
-from bigfs.core.files import parse_json
+from bigfs.core.paths import parse_json
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.location import (
     Location,

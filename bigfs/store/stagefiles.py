@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bigfs.core.errors import InputError
-from bigfs.core.files import parse_json
+from bigfs.core.paths import parse_json
 from bigfs.store.location import Location, files_below, write_atomic
 
 FILES = "checksums.json"

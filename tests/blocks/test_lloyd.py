@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bigfs.blocks.lloyd import label_sums, lloyd
-from bigfs.core.compiling import compiled
+from bigfs.core.threads import compiled
 from bigfs.selectors.clusters import ClusterRule
 
 

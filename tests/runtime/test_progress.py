@@ -13,9 +13,8 @@ import pytest
 
 from bigfs import FSGMM, NDFS, UDFS, KNeighborsTransformer, MaxVariance, QAlpha
 from bigfs.core.errors import InputError
-from bigfs.runtime import display
-from bigfs.runtime.display import showing
-from bigfs.runtime.progress import LogReporter, SilentReporter, Work, in_stage, track
+from bigfs.runtime import progress
+from bigfs.runtime.progress import LogReporter, SilentReporter, Work, in_stage, showing, track
 
 
 def _figures(done: int, total: int | None, seconds: float, note: str = "", unit="blocks") -> str:
@@ -66,12 +65,12 @@ def _slow_work(seconds: float = 0.2) -> None:
 
 def test_a_fit_says_how_far_it_is_after_two_seconds_in_log_records(caplog, monkeypatch):
     caplog.set_level(logging.INFO, "bigfs")
-    assert display.FIRST_SECONDS == 2
+    assert progress.FIRST_SECONDS == 2
     with showing("MCFS"):
         _slow_work(0)
     assert [m.split(":")[1].split(",")[0] for m in caplog.messages] == [" done"], "no line yet"
     caplog.clear()
-    monkeypatch.setattr(display, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
     with showing("MCFS"):
         _slow_work()
     log_text = caplog.messages[0]
@@ -84,7 +83,7 @@ def test_a_fit_says_how_far_it_is_after_two_seconds_in_log_records(caplog, monke
 
 
 def test_verbose_0_is_silent(caplog, monkeypatch):
-    monkeypatch.setattr(display, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
     caplog.set_level(logging.INFO, "bigfs")
     with showing("MCFS", 0):
         _slow_work()
@@ -106,7 +105,7 @@ def test_on_a_terminal_a_bar_comes_after_two_seconds_and_goes(monkeypatch):
             return True
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(display, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.1)
     monkeypatch.setattr(sys, "stderr", Terminal())
     with showing("MCFS"):
         _slow_work(0)
@@ -134,8 +133,8 @@ def test_in_a_notebook_one_line_is_drawn_anew(monkeypatch):
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(display, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(display, "_DRAW_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "_DRAW_SECONDS", 0.0)
     with showing("MCFS"):
         _slow_work(0.4)
     assert shown[0]["text/plain"].startswith("MCFS: graph, neighbors: ")
@@ -156,7 +155,7 @@ def test_in_a_notebook_one_line_is_drawn_anew(monkeypatch):
 )
 def test_iterations_show_their_objective(selector, caplog, monkeypatch):
     monkeypatch.setattr(LogReporter, "interval_seconds", 0.0)
-    monkeypatch.setattr(display, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
     caplog.set_level(logging.INFO, "bigfs")
     X = np.random.default_rng(0).normal(size=(60, 4)) + 5 * (np.arange(60) % 2)[:, None]
     selector.fit(X)

@@ -14,8 +14,8 @@ from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors import sampled
-from bigfs.selectors.checkpoint import load_state
 from bigfs.selectors.clusters import N_GROUPS, groups_of
+from bigfs.selectors.kept import load_state
 from bigfs.selectors.lfs.strategies import LocalClusters, LocalSearch
 from bigfs.solvers.separability import (
     feature_separability,

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from bigfs import NDFS, ingest, run
 from bigfs.core.errors import InputError
 from bigfs.results.result import open_result
-from bigfs.selectors.checkpoint import load_state
+from bigfs.selectors.kept import load_state
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 

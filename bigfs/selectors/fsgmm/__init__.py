@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from bigfs.config.fields import PositiveInt, Section, Share, Tolerance
 from bigfs.selectors.method import Bound, Method
 
 
 class FSGMMParameters(Section):
-    """Mixture of Gaussians with feature saliency (Law, Figueiredo, Jain, TPAMI 2004)."""
+    """Mixture of Gaussians with feature saliency (Law, Figueiredo, Jain, TPAMI 2004).
 
-    n_clusters: PositiveInt = Field(30, description="Components at the start.")
-    min_clusters: PositiveInt = Field(
-        1, description="Fewest components tried; n_clusters: their number is fixed."
-    )
-    max_iter: PositiveInt = Field(500, description="Most passes over the data.")
-    tol: Tolerance = Field(
-        1e-5, description="A component leaves when the message length changes by less."
-    )
+    Attributes
+    ----------
+    n_clusters
+        Components at the start.
+    min_clusters
+        Fewest components tried; n_clusters: their number is fixed.
+    max_iter
+        Most passes over the data.
+    tol
+        A component leaves when the message length changes by less.
+    least_variance
+        Least variance of a feature within a component, as a share of that of all rows.
+    """
 
-    least_variance: Share = Field(
-        0.3,
-        description="Least variance of a feature within a component, as a share of that of all "
-        "rows.",
-    )
+    n_clusters: PositiveInt = 30
+    min_clusters: PositiveInt = 1
+    max_iter: PositiveInt = 500
+    tol: Tolerance = 1e-5
+
+    least_variance: Share = 0.3
 
     @model_validator(mode="after")
     def _fewest_is_no_more_than_at_the_start(self) -> FSGMMParameters:

@@ -12,8 +12,8 @@ from bigfs.core.cost import StageCost, Step, loop_seconds, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.runtime.progress import silenced, track
-from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.fsgmm import FSGMMParameters
+from bigfs.selectors.kept import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.saliency import (
     Expectations,

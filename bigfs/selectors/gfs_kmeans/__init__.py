@@ -16,34 +16,38 @@ _FEW_FEATURES = 40
 
 
 class GFSKMeansParameters(Section):
-    """Global feature selection around k-means (Dy, Brodley, JMLR 2004), backward."""
+    """Global feature selection around k-means (Dy, Brodley, JMLR 2004), backward.
+
+    Attributes
+    ----------
+    n_clusters
+        Number of groups expected in the data; auto: the last clear gap of a neighbor
+        graph's eigenvalues, or 8 or more.
+    init
+        Start: the best of n_init searches from k-means++, or labels as in evaluate.labels,
+        from 0 to n_clusters - 1.
+    drop
+        Features to try without at a time: each one, as the paper does; or many: the least
+        separate quarter of them, or fewer. auto: many if there are more than 40.
+    n_init
+        Searches from k-means++, on 5,000 samples each.
+    sample_size
+        Rows to search on; all are labeled at the end. null: all up to 20,000, or fewer
+        where memory_limit asks for it.
+    max_iter
+        Most iterations of k-means for a candidate.
+    tol
+        k-means stops when centers move less than this share of their extent.
+    """
 
     # A row's memberships are the bits of one number, and most of its 64 are enough.
-    n_clusters: count_or_auto(1, 60) = Field(  # type: ignore[valid-type]
-        8,
-        description="Number of groups expected in the data; auto: the last clear gap of a neighbor "
-        "graph's eigenvalues, or 8 or more.",
-    )
-    init: Start = Field(
-        "k-means++",
-        description="Start: the best of n_init searches from k-means++, or labels as in "
-        "evaluate.labels, from 0 to n_clusters - 1.",
-    )
-    drop: Literal["auto", "one", "many"] = Field(
-        "auto",
-        description="Features to try without at a time: each one, as the paper does; or many: the "
-        "least separate quarter of them, or fewer. auto: many if there are more than 40.",
-    )
-    n_init: PositiveInt = Field(10, description="Searches from k-means++, on 5,000 samples each.")
-    sample_size: Annotated[int, Field(ge=4)] | None = Field(
-        None,
-        description="Rows to search on; all are labeled at the end. null: all up to 20,000, or "
-        "fewer where memory_limit asks for it.",
-    )
-    max_iter: PositiveInt = Field(100, description="Most iterations of k-means for a candidate.")
-    tol: NotNegative = Field(
-        1e-3, description="k-means stops when centers move less than this share of their extent."
-    )
+    n_clusters: count_or_auto(1, 60) = 8  # type: ignore[valid-type]
+    init: Start = "k-means++"
+    drop: Literal["auto", "one", "many"] = "auto"
+    n_init: PositiveInt = 10
+    sample_size: Annotated[int, Field(ge=4)] | None = None
+    max_iter: PositiveInt = 100
+    tol: NotNegative = 1e-3
 
     @model_validator(mode="after")
     def _a_sample_has_two_rows_for_a_cluster(self) -> GFSKMeansParameters:

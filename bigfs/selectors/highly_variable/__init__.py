@@ -5,27 +5,27 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal
 
-from pydantic import Field
-
 from bigfs.config.fields import Section, Start
 from bigfs.core.errors import InputError
 from bigfs.selectors.method import Method
 
 
 class HighlyVariableParameters(Section):
-    """Highly variable genes, and other counts (Stuart et al. 2019; Townes et al. 2019)."""
+    """Highly variable genes, and other counts (Stuart et al. 2019; Townes et al. 2019).
 
-    flavor: Literal["seurat_v3", "seurat_v3_paper", "deviance"] = Field(
-        "seurat_v3",
-        description="seurat_v3: the variance of clipped values over that of a trend, by median "
-        "rank over batches; seurat_v3_paper: by the number of batches first; deviance: from counts "
-        "that follow the totals of rows and features.",
-    )
-    batch_key: Start | None = Field(
-        None,
-        description="The batch of each row, which are scored apart: labels as in "
-        "evaluate.labels. null: one batch.",
-    )
+    Attributes
+    ----------
+    flavor
+        seurat_v3: the variance of clipped values over that of a trend, by median rank over
+        batches; seurat_v3_paper: by the number of batches first; deviance: from counts that
+        follow the totals of rows and features.
+    batch_key
+        The batch of each row, which are scored apart: labels as in evaluate.labels. null:
+        one batch.
+    """
+
+    flavor: Literal["seurat_v3", "seurat_v3_paper", "deviance"] = "seurat_v3"
+    batch_key: Start | None = None
 
 
 def _check(parameters: HighlyVariableParameters) -> None:

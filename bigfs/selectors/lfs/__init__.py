@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from bigfs.config.fields import NotNegative
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.method import Bound, Method, needs_eigengap
 
 
 class LFSParameters(GFSKMeansParameters):
-    """Localized feature selection (Li, Dong, Hua, Pattern Recognition Letters 2008)."""
+    """Localized feature selection (Li, Dong, Hua, Pattern Recognition Letters 2008).
 
-    alpha: NotNegative = Field(
-        4.0, description="Price of samples in several clusters; 1 in the paper."
-    )
-    beta: NotNegative = Field(
-        4.0, description="Price of samples in no cluster; 1 or 6 in the paper."
-    )
-    tie_width: NotNegative = Field(
-        2.0,
-        description="Losses within this many standard errors are ties, which fewer features win. "
-        "0: the paper's rule, better where samples are few.",
-    )
-    unassigned: Literal["nearest", "leave"] = Field(
-        "nearest", description="Samples of no cluster: take the nearest, or leave them (-1)."
-    )
+    Attributes
+    ----------
+    alpha
+        Price of samples in several clusters; 1 in the paper.
+    beta
+        Price of samples in no cluster; 1 or 6 in the paper.
+    tie_width
+        Losses within this many standard errors are ties, which fewer features win. 0: the
+        paper's rule, better where samples are few.
+    unassigned
+        Samples of no cluster: take the nearest, or leave them (-1).
+    """
+
+    alpha: NotNegative = 4.0
+    beta: NotNegative = 4.0
+    tie_width: NotNegative = 2.0
+    unassigned: Literal["nearest", "leave"] = "nearest"
 
 
 METHOD = Method(

@@ -26,39 +26,46 @@ EXTRA_EIGENVECTORS = (-1, 0, 1, 3)
 
 
 class MarginParameters(Section):
-    """Parameters that M3FS and maximum margin clustering share."""
+    """Parameters that M3FS and maximum margin clustering share.
 
-    n_clusters: count_or_auto(2, MAX_CLUSTERS) = Field(  # type: ignore[valid-type]
-        2,
-        description="Number of groups expected in the data; auto: the last clear gap of the "
-        "graph's eigenvalues, or 8 or more.",
-    )
-    C: PositiveFloat = Field(10.0, description="Weight of the loss against the margin.")
-    balance: NotNegative | None = Field(
-        0.1, description="Largest mean decision value, or difference of them. null: no bound."
-    )
-    epsilon: PositiveFloat = Field(
-        0.01, description="No plane is violated by more than this at the end."
-    )
-    fit_intercept: bool = Field(True, description="An intercept for every cluster.")
-    init: Start = Field(
-        "kmeans",
-        description="Start: k-means (kmeans), or labels as in evaluate.labels, from 0 to "
-        "n_clusters - 1.",
-    )
-    n_init: PositiveInt = Field(3, description="Restarts of k-means.")
-    nesting: Literal["clusters_outside", "planes_outside"] = Field(
-        "planes_outside", description="Outer loop; planes_outside is the paper's."
-    )
-    sample_size: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Samples to learn on; the others are labeled at the end. null: all."
-    )
-    max_iter: PositiveInt = Field(
-        1000, description="Most cone programs for a start, each with a pass over the data."
-    )
-    tol: Tolerance = Field(
-        0.01, description="The clusters stand when the objective falls by less than this share."
-    )
+    Attributes
+    ----------
+    n_clusters
+        Number of groups expected in the data; auto: the last clear gap of the graph's
+        eigenvalues, or 8 or more.
+    C
+        Weight of the loss against the margin.
+    balance
+        Largest mean decision value, or difference of them. null: no bound.
+    epsilon
+        No plane is violated by more than this at the end.
+    fit_intercept
+        An intercept for every cluster.
+    init
+        Start: k-means (kmeans), or labels as in evaluate.labels, from 0 to n_clusters - 1.
+    n_init
+        Restarts of k-means.
+    nesting
+        Outer loop; planes_outside is the paper's.
+    sample_size
+        Samples to learn on; the others are labeled at the end. null: all.
+    max_iter
+        Most cone programs for a start, each with a pass over the data.
+    tol
+        The clusters stand when the objective falls by less than this share.
+    """
+
+    n_clusters: count_or_auto(2, MAX_CLUSTERS) = 2  # type: ignore[valid-type]
+    C: PositiveFloat = 10.0
+    balance: NotNegative | None = 0.1
+    epsilon: PositiveFloat = 0.01
+    fit_intercept: bool = True
+    init: Start = "kmeans"
+    n_init: PositiveInt = 3
+    nesting: Literal["clusters_outside", "planes_outside"] = "planes_outside"
+    sample_size: Annotated[int, Field(ge=2)] | None = None
+    max_iter: PositiveInt = 1000
+    tol: Tolerance = 0.01
 
     @model_validator(mode="after")
     def _clusters_fit_the_sample(self) -> MarginParameters:
@@ -71,27 +78,29 @@ class MarginParameters(Section):
 
 
 class M3FSParameters(MarginParameters):
-    """Manifold-based maximum margin feature selection (Zhao, Kwok, Wang, Zhang, CVPR 2009)."""
+    """Manifold-based maximum margin feature selection (Zhao, Kwok, Wang, Zhang, CVPR 2009).
 
-    smoothness: NotNegative = Field(
-        1.0, description="Weight of smoothness on the graph, per sample; the paper's lambda."
-    )
-    graph: Literal["knn", "full"] = Field(
-        "knn", description="Pairs that smoothness counts: neighbors, or all (few samples only)."
-    )
-    init: Start = Field(
-        "auto",
-        description="Start: k-means (kmeans), k-means on the graph's eigenvectors (spectral), "
-        "both (auto), or labels as in evaluate.labels, from 0 to n_clusters - 1.",
-    )
-    criterion: Literal["likelihood", "objective"] = Field(
-        "likelihood",
-        description="Which start to believe: the one whose clusters describe the samples best, "
-        "each as a Gaussian, or the one of the least objective.",
-    )
-    nesting: Literal["clusters_outside", "planes_outside"] = Field(
-        "clusters_outside", description="Outer loop; planes_outside is the paper's."
-    )
+    Attributes
+    ----------
+    smoothness
+        Weight of smoothness on the graph, per sample; the paper's lambda.
+    graph
+        Pairs that smoothness counts: neighbors, or all (few samples only).
+    init
+        Start: k-means (kmeans), k-means on the graph's eigenvectors (spectral), both
+        (auto), or labels as in evaluate.labels, from 0 to n_clusters - 1.
+    criterion
+        Which start to believe: the one whose clusters describe the samples best, each as a
+        Gaussian, or the one of the least objective.
+    nesting
+        Outer loop; planes_outside is the paper's.
+    """
+
+    smoothness: NotNegative = 1.0
+    graph: Literal["knn", "full"] = "knn"
+    init: Start = "auto"
+    criterion: Literal["likelihood", "objective"] = "likelihood"
+    nesting: Literal["clusters_outside", "planes_outside"] = "clusters_outside"
 
     def starts_at(self, kind: Literal["kmeans", "spectral"]) -> bool:
         """Return whether k-means on the rows, or on the eigenvectors, is among the starts."""

@@ -38,9 +38,8 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
-from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
+from bigfs.selectors.kept import discard, forget, hand_over, handed, load_state, memory, save_state
 from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.memory import forget, memory
 from bigfs.solvers.cone import ConeProgram, ConeSolution, solve_cone, weights_of
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.pages import open_own
@@ -273,43 +272,22 @@ _INTERPRETED_UNKNOWNS = 2_048
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of eq. (7) and (16) and of the iteration; see `bigfs.M3FS`.
+    """The parameters of eq. (7) and (16) and of the iteration, and the sizes of V."""
 
-    ``n_columns`` is P: one for two clusters, else their number. ``planes_outside`` is the
-    paper's nesting.
-    """
-
-    n_selected: int
+    parameters: M3FSParameters
+    n_columns: int  # P: one for two clusters, else their number
+    n_selected: int  # m, the sum of sigma
     n_features: int
-    n_columns: int
-    C: float
-    smoothness: float
-    balance: float
-    epsilon: float
-    planes_outside: bool
-    fit_intercept: bool
-    tol: float
-    max_iter: int
 
-    @classmethod
-    def of(
-        cls, parameters: M3FSParameters, n_clusters: int, n_selected: int, n_features: int
-    ) -> Settings:
-        """Return the settings for data of ``n_features`` features; "auto" has become a number."""
-        names = ("C", "smoothness", "epsilon", "fit_intercept", "tol", "max_iter")
-        return cls(
-            n_selected=n_selected,
-            n_features=n_features,
-            n_columns=1 if n_clusters == 2 else n_clusters,
-            balance=np.inf if parameters.balance is None else parameters.balance,
-            planes_outside=parameters.nesting == "planes_outside",
-            **{name: getattr(parameters, name) for name in names},
-        )
+    @property
+    def planes_outside(self) -> bool:
+        """True for the paper's nesting."""
+        return self.parameters.nesting == "planes_outside"
 
     @property
     def n_rows_of_v(self) -> int:
         """D: the features, and the intercept where there is one."""
-        return self.n_features + self.fit_intercept
+        return self.n_features + self.parameters.fit_intercept
 
 
 @dataclass
@@ -404,8 +382,8 @@ class Trajectory:
             self.bounds = self.bounds + sums.counts / n
             self.version = self.n_rounds
         self.history.append((self.objective, self.violation))
-        if self.n_rounds >= settings.max_iter:
-            self.done, self.converged = True, self.violation <= settings.epsilon
+        if self.n_rounds >= settings.parameters.max_iter:
+            self.done, self.converged = True, self.violation <= settings.parameters.epsilon
         elif settings.planes_outside:
             self._planes_outside(pass_sums, settings, n)
         else:
@@ -417,17 +395,18 @@ class Trajectory:
 
     def _compare(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Keep the best point; the slack is what the objective leaves for the loss there."""
-        rest = self.objective - settings.C * self.slack if self.n_rounds else 0.0
+        C = settings.parameters.C
+        rest = self.objective - C * self.slack if self.n_rounds else 0.0
         if self.refresh:
             self.best_loss = np.inf  # it was that of other clusters
         # The objective is convex: between two points it is at most between their values.
         between = self.best_rest + _BETWEEN * (rest - self.best_rest)
         for V, share, sums in zip(self.points(settings), (rest, between), pass_sums, strict=False):
             loss = sums.hinge / n
-            if share + settings.C * loss < self.best_rest + settings.C * self.best_loss:
+            if share + C * loss < self.best_rest + C * self.best_loss:
                 self.best, self.best_rest, self.best_loss = V, share, loss
                 self.best_changed, self.sizes = sums.changed, sums.sizes
-        self.slack = max(0.0, (self.objective - self.best_rest) / settings.C)
+        self.slack = max(0.0, (self.objective - self.best_rest) / C)
         self.violation = self.best_loss - self.slack
 
     def _take_best(self, settings: Settings) -> None:
@@ -438,31 +417,31 @@ class Trajectory:
 
     def _clusters_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Draw planes until none is violated, then change the clusters, until they stay."""
-        if self.violation > settings.epsilon:
+        if self.violation > settings.parameters.epsilon:
             self._append(pass_sums, settings, n)
         if self.refresh:
             self.refresh = False
             self.n_steps += 1
             return
-        if self.violation > settings.epsilon:
+        if self.violation > settings.parameters.epsilon:
             return
         fell = self.last - self.objective
         self.last = self.objective
-        if self.best_changed == 0 or fell <= settings.tol * abs(self.objective):
+        if self.best_changed == 0 or fell <= settings.parameters.tol * abs(self.objective):
             self.done = self.converged = True
             return
         self.refresh = True
         self._take_best(settings)
-        self._keep(self.multipliers > _IDLE * settings.C)
+        self._keep(self.multipliers > _IDLE * settings.parameters.C)
 
     def _planes_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
         fell = self.last - self.objective
         self.last = self.objective
-        if fell > settings.tol * abs(self.objective):
+        if fell > settings.parameters.tol * abs(self.objective):
             self.n_steps += 1
             return
-        if self.violation <= settings.epsilon:
+        if self.violation <= settings.parameters.epsilon:
             self.done = self.converged = True
             return
         self.last = np.inf
@@ -477,7 +456,7 @@ class Trajectory:
     def _append(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Add the planes of a pass, and drop those that have long been idle."""
         if not settings.planes_outside:
-            self.idle = np.where(self.multipliers > _IDLE * settings.C, 0, self.idle + 1)
+            self.idle = np.where(self.multipliers > _IDLE * settings.parameters.C, 0, self.idle + 1)
             self._keep(self.idle < _IDLE_DRAWS)
         for i, sums in enumerate(pass_sums):
             gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])
@@ -503,20 +482,14 @@ class Rounds:
     def program(self, stored: dict[str, np.ndarray]) -> ConeProgram:
         """Return the cone program of planes that were handed over."""
         settings, (run, budget) = self.settings, self.keeps
+        balance, C = settings.parameters.balance, settings.parameters.C
         mean = memory.get(run, "mean", self.mean.load, budget)
         smooth = None
         if self.smooth is not None:
             smooth = memory.get(run, "smooth", self.smooth.load, budget)
-        return ConeProgram(
-            stored["planes"],
-            stored["bounds"],
-            mean,
-            settings.balance,
-            smooth,
-            settings.C,
-            settings.n_selected,
-            settings.n_features,
-        )
+        balance = np.inf if balance is None else balance
+        sizes = settings.n_selected, settings.n_features
+        return ConeProgram(stored["planes"], stored["bounds"], mean, balance, smooth, C, *sizes)
 
     def solve(self, states: list[Trajectory]) -> None:
         """Solve the cone programs of starts, one task each."""
@@ -556,7 +529,7 @@ def run_starts(blocks: RowBlocks, rounds: Rounds, checkpoint: Location | None) -
     states = states or [Trajectory.first(number, settings) for number in range(n_starts)]
     saved = time.monotonic()
     try:
-        with track("m3fs", settings.max_iter, "rounds") as progress:
+        with track("m3fs", settings.parameters.max_iter, "rounds") as progress:
             progress.resume(max(state.n_rounds for state in states))
             while active := [state for state in states if not state.done]:
                 with silenced():

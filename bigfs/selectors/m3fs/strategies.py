@@ -20,22 +20,9 @@ from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
-from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters
+from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters, starts
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
 from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
-from bigfs.selectors.m3fs.starts import (
-    DIGITS,
-    choice_steps,
-    given_labels,
-    kept_starts,
-    likeliest,
-    likelihoods,
-    most_starts,
-    start_labels,
-    start_steps,
-    starts_to_run,
-    write_starts,
-)
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.scoring import stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
@@ -67,8 +54,7 @@ def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
     if parameters.sample_size is not None:
         return SampledRows(shape, selection)
     if parameters.graph == "full" and parameters.smoothness:
-        assert selection.graph is not None
-        check_full(shape.n_samples, selection.graph.weight)
+        check_full(shape.n_samples, selection.used_graph.weight)
     return MarginSearch(shape, selection, parameters, selection.n_features_to_select)
 
 
@@ -114,24 +100,23 @@ class MarginSearch(Strategy):
         """The most starts that are run to their ends: all, where "auto" may find two clusters."""
         n_rows_of_v, n_columns = self._size
         size = n_rows_of_v, 1 if isinstance(self.margin.n_clusters, str) else n_columns
-        return starts_to_run(most_starts(self.margin), size, self.margin.criterion)
+        return starts.starts_to_run(starts.most_starts(self.margin), size, self.margin.criterion)
 
     def cost(self) -> StageCost:
         """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
         shape, parameters = self.shape, self.margin
-        n, n_starts, n_run = shape.n_samples, most_starts(parameters), self._most_run
-        steps = [moments_step(shape), *start_steps(shape, parameters)]
+        n, n_starts, n_run = shape.n_samples, starts.most_starts(parameters), self._most_run
+        steps = [moments_step(shape), *starts.start_steps(shape, parameters)]
         if parameters.smoothness and parameters.graph == "full":
             steps += full_steps(shape)
         elif parameters.smoothness:
-            assert self.selection.graph is not None
-            steps += smooth_steps(shape, self.selection.graph.n_neighbors)
+            steps += smooth_steps(shape, self.selection.used_graph.n_neighbors)
         steps = [replace(step, before_kept=True) for step in steps]
         steps += self._round_steps(n_run)
         if n_run < n_starts:
-            steps += choice_steps(shape, n_starts)
+            steps += starts.choice_steps(shape, n_starts)
         if parameters.criterion == "likelihood":
-            steps += choice_steps(shape, n_run)
+            steps += starts.choice_steps(shape, n_run)
         steps.append(Step("the labels of a block", 16 * shape.rows * n_starts, shape.n_blocks))
         # Clusters and planes of many rounds, in bits where there are two clusters.
         kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
@@ -170,7 +155,10 @@ class MarginSearch(Strategy):
         blocks, checkpoint, parameters = inputs.blocks, inputs.checkpoint, self.margin
         n, before = blocks.n_samples, blocks.passes
         n_clusters, eigengap = inputs.n_clusters(parameters.n_clusters)
-        settings = Settings.of(parameters, n_clusters, self.n_selected, blocks.n_features)
+        n_columns = 1 if n_clusters == 2 else n_clusters
+        # Tasks get them, and labels to start from may be an array.
+        of_rounds = parameters.model_copy(update={"init": None})
+        settings = Settings(of_rounds, n_columns, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
         smooth = self._smoothness(inputs, settings)
         names, labels = self._starts(inputs, settings, n_clusters, folder)
@@ -180,11 +168,11 @@ class MarginSearch(Strategy):
         hinges = label_rows(blocks, np.array([state.V for state in states]), clusters)
         likely = None
         if parameters.criterion == "likelihood":
-            likely = likelihoods(blocks, clusters, self.selection.random_state)
+            likely = starts.likelihoods(blocks, clusters, self.selection.random_state)
         chosen = _chosen_start(states, likely)
         final = out.create("labels", (n,), np.int32, blocks.rows)
-        write_starts(blocks, clusters, [chosen], final)
-        starts = [
+        starts.write_starts(blocks, clusters, [chosen], final)
+        of_starts = [
             {
                 "start": name,
                 "loss": hinge / n,
@@ -200,7 +188,7 @@ class MarginSearch(Strategy):
             states[chosen].sigma,
             constant=blocks.moments().constant,
             **_details_of(states[chosen], settings, smooth, hinges[chosen] / n),
-            starts=starts,
+            starts=of_starts,
             chosen_start=names[chosen],
             labels=final,
             start_labels=clusters,
@@ -216,14 +204,14 @@ class MarginSearch(Strategy):
         blocks, parameters, seed = inputs.blocks, self.margin, self.selection.random_state
         start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
         spectral = inputs.spectral if isinstance(start, str) and start != "kmeans" else None
-        names, labels = start_labels(
+        names, labels = starts.start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
         )
         size = settings.n_rows_of_v, settings.n_columns
-        n_run = starts_to_run(len(names), size, parameters.criterion)
+        n_run = starts.starts_to_run(len(names), size, parameters.criterion)
         if n_run < len(names):
-            kept = likeliest(likelihoods(blocks, labels, seed), n_run)
-            labels = kept_starts(blocks, labels, kept, folder)
+            kept = starts.likeliest(starts.likelihoods(blocks, labels, seed), n_run)
+            labels = starts.kept_starts(blocks, labels, kept, folder)
             names = [names[number] for number in kept]
         return names, labels
 
@@ -237,7 +225,7 @@ class MarginSearch(Strategy):
     ) -> Rounds:
         """Return what the tasks of all rounds share, stored where they can read it."""
         mean = blocks.moments().mean
-        mean = np.append(mean, 1.0) if settings.fit_intercept else mean
+        mean = np.append(mean, 1.0) if settings.parameters.fit_intercept else mean
         _, n_threads = worker_slots()
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
@@ -258,7 +246,7 @@ class MarginSearch(Strategy):
 
     def _smoothness(self, inputs: Inputs, settings: Settings) -> np.ndarray | None:
         """Return smoothness times the quadratic form of the graph, or None."""
-        if settings.smoothness == 0:
+        if settings.parameters.smoothness == 0:
             return None
         if self.margin.graph == "full":
             width = self._width(inputs)
@@ -267,7 +255,7 @@ class MarginSearch(Strategy):
         else:
             form = smooth_form(inputs.blocks, inputs.affinity)
         D = settings.n_rows_of_v
-        return np.ascontiguousarray(settings.smoothness * form[:D, :D])
+        return np.ascontiguousarray(settings.parameters.smoothness * form[:D, :D])
 
 
 def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
@@ -279,8 +267,8 @@ def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
     sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
     def order(state: Trajectory) -> tuple[float, float, int]:
-        described = 0.0 if likely is None else round(float(likely[state.number]), DIGITS)
-        return -described, round(state.objective, DIGITS), state.number
+        described = 0.0 if likely is None else round(float(likely[state.number]), starts.DIGITS)
+        return -described, round(state.objective, starts.DIGITS), state.number
 
     return min(sound or states, key=order).number
 
@@ -312,7 +300,7 @@ def _details_of(
     return {
         **_common_details(state),
         "coef": np.ascontiguousarray(V[:d]),
-        "intercept": V[d].copy() if settings.fit_intercept else np.zeros(settings.n_columns),
+        "intercept": V[d].copy() if len(V) > d else np.zeros(settings.n_columns),
         "objective_history": history[:, 0],
         "violation_history": history[:, 1],
         "violation": loss - state.slack,
@@ -426,7 +414,7 @@ class SampledRows(Strategy):
             if not isinstance(start, str):
                 auto = isinstance(parameters.n_clusters, str)
                 largest = MAX_CLUSTERS if auto else parameters.n_clusters
-                changes["init"] = given_labels(start, self.shape.n_samples, largest)[ids]
+                changes["init"] = starts.given_labels(start, self.shape.n_samples, largest)[ids]
         return selection.with_parameters(**changes).model_copy(
             update={
                 "graph": graph.model_copy(update={"n_neighbors": n_neighbors}),

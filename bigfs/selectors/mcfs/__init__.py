@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from bigfs.config.fields import CountOrAuto, PositiveInt, Section
 from bigfs.selectors.method import Bound, Method, needs_eigenvectors
@@ -14,28 +14,31 @@ MAX_STOPS = 500
 
 
 class MCFSParameters(Section):
-    """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010)."""
+    """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010).
 
-    n_clusters: CountOrAuto = Field(
-        8,
-        description="Number of groups expected in the data, roughly. auto: the last clear "
-        "gap of the graph's eigenvalues, or 8 or more.",
-    )
-    n_components: PositiveInt | None = Field(
-        None, description="Eigenvectors to regress on the features. null: n_clusters."
-    )
-    regression: Literal["lasso", "omp"] = Field(
-        "omp",
-        description="omp: forward regression of all eigenvectors at once, nested for every number "
-        "of features; lasso, the paper's: a sparse path for each eigenvector.",
-    )
-    fit_intercept: bool = Field(True, description="Center the features before the regressions.")
-    coef_scale: Literal["explained", "none", "l1", "l2", "max"] = Field(
-        "explained",
-        description="Of lasso only: norm each eigenvector's coefficients are divided by; "
-        "explained: l2, times the root of the share of the eigenvector that they explain; none is "
-        "the paper's.",
-    )
+    Attributes
+    ----------
+    n_clusters
+        Number of groups expected in the data, roughly. auto: the last clear gap of the
+        graph's eigenvalues, or 8 or more.
+    n_components
+        Eigenvectors to regress on the features. null: n_clusters.
+    regression
+        omp: forward regression of all eigenvectors at once, nested for every number of
+        features; lasso, the paper's: a sparse path for each eigenvector.
+    fit_intercept
+        Center the features before the regressions.
+    coef_scale
+        Of lasso only: norm each eigenvector's coefficients are divided by; explained: l2,
+        times the root of the share of the eigenvector that they explain; none is the
+        paper's.
+    """
+
+    n_clusters: CountOrAuto = 8
+    n_components: PositiveInt | None = None
+    regression: Literal["lasso", "omp"] = "omp"
+    fit_intercept: bool = True
+    coef_scale: Literal["explained", "none", "l1", "l2", "max"] = "explained"
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> MCFSParameters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from bigfs.config.fields import (
     CountOrAuto,
@@ -20,43 +20,47 @@ from bigfs.selectors.method import Bound, Method, needs_eigenvectors, needs_grap
 
 
 class NDFSParameters(Section):
-    """Non-negative discriminative feature selection (Li, Yang, Liu, Zhou, Lu, AAAI 2012)."""
+    """Non-negative discriminative feature selection (Li, Yang, Liu, Zhou, Lu, AAAI 2012).
 
-    n_clusters: CountOrAuto = Field(
-        8,
-        description="Number of groups expected in the data; auto: the last clear gap of the "
-        "graph's eigenvalues, or 8 or more.",
-    )
-    alpha: NotNegative = Field(
-        1.0, description="Weight of the regression on the features against the graph."
-    )
-    beta: PositiveFloat | None = Field(
-        None, description="Weight of the penalty that empties features. null: see sparsity."
-    )
-    sparsity: Fraction = Field(
-        0.2,
-        description="The penalty as a share of the least one that empties all features; used "
-        "where beta is null.",
-    )
-    unit: Literal["rms", "none"] = Field(
-        "rms",
-        description="rms: a given beta counts in values over the root mean squared distance of "
-        "samples from their mean, and the regression has an intercept. none: values as they are, "
-        "without an intercept, as in the paper.",
-    )
-    gamma: PositiveFloat = Field(10.0, description="Weight of the clusters' orthogonality.")
-    update: Literal["safe", "printed"] = Field(
-        "safe", description="Update whose objective never rises, or the paper's eq. (15)."
-    )
-    init: Start = Field(
-        "spectral",
-        description="Start: k-means on the graph's eigenvectors (spectral), or labels as in "
-        "evaluate.labels, from 0 to n_clusters - 1.",
-    )
-    max_iter: PositiveInt = Field(30, description="Most iterations, each a pass over the data.")
-    tol: Tolerance = Field(
-        1e-5, description="Stop when the objective changes by less than this share."
-    )
+    Attributes
+    ----------
+    n_clusters
+        Number of groups expected in the data; auto: the last clear gap of the graph's
+        eigenvalues, or 8 or more.
+    alpha
+        Weight of the regression on the features against the graph.
+    beta
+        Weight of the penalty that empties features. null: see sparsity.
+    sparsity
+        The penalty as a share of the least one that empties all features; used where beta
+        is null.
+    unit
+        rms: a given beta counts in values over the root mean squared distance of samples
+        from their mean, and the regression has an intercept. none: values as they are,
+        without an intercept, as in the paper.
+    gamma
+        Weight of the clusters' orthogonality.
+    update
+        Update whose objective never rises, or the paper's eq. (15).
+    init
+        Start: k-means on the graph's eigenvectors (spectral), or labels as in
+        evaluate.labels, from 0 to n_clusters - 1.
+    max_iter
+        Most iterations, each a pass over the data.
+    tol
+        Stop when the objective changes by less than this share.
+    """
+
+    n_clusters: CountOrAuto = 8
+    alpha: NotNegative = 1.0
+    beta: PositiveFloat | None = None
+    sparsity: Fraction = 0.2
+    unit: Literal["rms", "none"] = "rms"
+    gamma: PositiveFloat = 10.0
+    update: Literal["safe", "printed"] = "safe"
+    init: Start = "spectral"
+    max_iter: PositiveInt = 30
+    tol: Tolerance = 1e-5
 
     @property
     def takes_eigenvectors(self) -> bool:

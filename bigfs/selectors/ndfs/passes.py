@@ -6,10 +6,11 @@ F, and the rows of F its edges lead to.
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
-from bigfs.selectors.memory import forget, memory
+from bigfs.selectors.kept import forget, memory
 from bigfs.spectral.kernels import compiled_products
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -29,6 +30,9 @@ from bigfs.store.scratch import ArrayRef, Scratch
 _FLUSH = 1e-30
 # The printed denominator can be negative; clamped, an entry grows at most this much at once.
 _GROWTH = 10.0
+
+
+Sums = TypeVar("Sums", "FactorSums", "Ending")
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,10 @@ class FactorSums:
     smoothness: float  # ``tr(F'LF)`` of the old F
 
 
-def merge_sums(a: FactorSums, b: FactorSums) -> FactorSums:
+def merge_sums(a: Sums, b: Sums) -> Sums:
     """Add the second to the first, in its memory."""
-    a.xtf += b.xtf
-    a.ftf += b.ftf
-    a.overlap += b.overlap
-    a.smoothness += b.smoothness
+    for name, sums in vars(b).items():
+        setattr(a, name, operator.iadd(getattr(a, name), sums))
     return a
 
 
@@ -136,30 +138,11 @@ def inverse_norms(squares: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Ending:
-    """Figures of the final F from the last pass over the graph."""
+    """Figures of the final F from the last pass over the graph; two of them add up."""
 
     smoothness: float  # ``tr(F'LF)``
-    distance: float  # ``|F - F_start|``
+    squared: float  # ``|F - F_start|^2``
     changed: int  # rows whose largest entry is in another column than at the start
-
-
-def merge_endings(a: Ending, b: Ending) -> Ending:
-    """Merge two of them, whose distances are squares."""
-    return Ending(a.smoothness + b.smoothness, a.distance + b.distance, a.changed + b.changed)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A block, dense or CSR, as a worker keeps it."""
-
-    X: Any
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        if not hasattr(self.X, "indptr"):
-            return int(self.X.nbytes)
-        return int(self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes)
 
 
 @dataclass(frozen=True)
@@ -177,7 +160,8 @@ class _Context:
     small: ArrayRef
     reader: BlockReader | None
     update: Update | None
-    keeps_x: bool
+    # What a worker process may keep of X, of X with the edges, and of F and the degrees.
+    keep_block_bytes: int
     keep_x_bytes: int
     keep_f_bytes: int
 
@@ -212,7 +196,7 @@ class FactorPasses:
     ) -> _Context:
         # A source in memory is read as it is: there is nothing to keep but what a transform makes.
         keeps_x = self.blocks.source.shareable or self.blocks.transform.kind != "none"
-        keeps = keeps_x, self.keep_x_bytes, self.keep_f_bytes
+        keeps = self.keep_x_bytes if keeps_x else 0, self.keep_x_bytes, self.keep_f_bytes
         return _Context(self._run, self.W, self.F, out, small, reader, update, *keeps)
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
@@ -244,12 +228,11 @@ class FactorPasses:
         scratch = self.blocks.scratch
         small = scratch.put(scratch.unique("small"), self.scale[None, :])
         context = self._context(labels, small)
-        ending = map_reduce(
-            _finish_task, self.blocks.bounds, merge_endings, context, self._start, label="ndfs end"
+        ending: Ending = map_reduce(
+            _finish_task, self.blocks.bounds, merge_sums, context, self._start, label="ndfs end"
         )
         scratch.remove(small)
         forget(self._run)
-        ending.distance = float(np.sqrt(ending.distance))
         return ending
 
     def state(self) -> dict[str, Any]:
@@ -315,12 +298,8 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
     F = context.F.read(start, stop) * scale
     SF = smoothed_rows(start, stop, context, scale)
-    X = memory.get(
-        context.run,
-        ("X", start),
-        lambda: _Rows(reader.read(start, stop)),
-        context.keep_x_bytes if context.keeps_x else 0,
-    ).X
+    key, kept_bytes = ("X", start), context.keep_block_bytes
+    X = memory.get(context.run, key, lambda: reader.read(start, stop), kept_bytes)
     after, sums = block_step(X, F, SF, coef, ftf, context.update)
     context.out.write(start, after)
     return sums
@@ -338,34 +317,20 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
     return Ending(smoothness(F, SF), float(((F - before) ** 2).sum()), changed)
 
 
-@dataclass(frozen=True)
-class _EdgeRows:
-    """Rows of W, and ``D^-1/2`` of the same rows as a column."""
-
-    indptr: np.ndarray
-    columns: np.ndarray
-    weights: np.ndarray
-    root: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.indptr, self.columns, self.weights, self.root))
-
-    @classmethod
-    def read(cls, W: AffinityMatrix, start: int, stop: int) -> _EdgeRows:
-        indptr = W.indptr.read(start, stop + 1)
-        first, last = int(indptr[0]), int(indptr[-1])
-        root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
-        return cls(indptr - first, W.indices.read(first, last), W.data.read(first, last), root)
+def _edge_rows(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
+    """Return weights, columns and row ends of rows of W, and their ``D^-1/2`` as a column."""
+    indptr = W.indptr.read(start, stop + 1)
+    first, last = int(indptr[0]), int(indptr[-1])
+    root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
+    return W.data.read(first, last), W.indices.read(first, last), indptr - first, root
 
 
 def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
     """Return rows of ``D^-1/2 W D^-1/2 F``: the block's edges, and F where they lead to."""
     W, F = context.W, context.F
-    edges = memory.get(
-        context.run, ("W", start), lambda: _EdgeRows.read(W, start, stop), context.keep_x_bytes
-    )
-    columns = edges.columns
+    kept_bytes = context.keep_x_bytes
+    edges = memory.get(context.run, ("W", start), lambda: _edge_rows(W, start, stop), kept_bytes)
+    weights, columns, indptr, root = edges
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
         key = ("F", F.path)
         memory.drop(context.run, "F", besides=key)
@@ -378,9 +343,9 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
         everywhere = _weighted(F.take(rows), scale, W.degrees.take(rows))
     smoothed, n_rows = np.empty((stop - start, F.shape[1])), stop - start
     _, products_with_rows = compiled_products()
-    matrix = edges.indptr, columns, edges.weights, np.ones(n_rows)
+    matrix = indptr, columns, weights, np.ones(n_rows)
     products_with_rows(*matrix, everywhere, np.arange(n_rows), smoothed)
-    smoothed *= edges.root
+    smoothed *= root
     return smoothed
 
 

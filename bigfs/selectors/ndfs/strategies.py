@@ -36,8 +36,8 @@ from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import Work, silenced, track
 from bigfs.runtime.scope import worker_slots
-from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.embedded import View, centers_step, label_views, view_centers
+from bigfs.selectors.kept import load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.ndfs import NDFSParameters, solve
 from bigfs.selectors.ndfs.passes import (
@@ -197,7 +197,7 @@ def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dic
         "objective_parts": np.array(state.parts),
         "orthogonality": np.array(state.orthogonality),
         "movement": np.array(state.movement),
-        "distance_from_start": ending.distance,
+        "distance_from_start": float(np.sqrt(ending.squared)),
         "n_labels_changed": ending.changed,
     }
 
@@ -412,8 +412,7 @@ class NDFSStrategy(Strategy):
     @property
     def n_entries(self) -> int:
         """The most entries that the affinity matrix has: every edge twice."""
-        assert self.selection.graph is not None
-        return 2 * self.shape.n_samples * self.selection.graph.n_neighbors
+        return 2 * self.shape.n_samples * self.selection.used_graph.n_neighbors
 
     @abstractmethod
     def _solver_bytes(self) -> int:

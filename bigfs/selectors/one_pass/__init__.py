@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from bigfs.config.fields import CountOrAuto, PositiveInt, Section, Tolerance
 from bigfs.selectors.method import Method, needs_eigengap, needs_graph
 
 
 class QAlphaParameters(Section):
-    """Q-alpha feature weights (Wolf, Shashua, JMLR 2005)."""
+    """Q-alpha feature weights (Wolf, Shashua, JMLR 2005).
 
-    n_clusters: CountOrAuto = Field(
-        8, description="Leading eigenvalues that count; auto: clusters by the graph's eigengap."
-    )
-    max_iter: PositiveInt = Field(100, description="Most iterations; they need no pass.")
-    tol: Tolerance = Field(1e-8, description="Stop when no weight changes by more.")
+    Attributes
+    ----------
+    n_clusters
+        Leading eigenvalues that count; auto: clusters by the graph's eigengap.
+    max_iter
+        Most iterations; they need no pass.
+    tol
+        Stop when no weight changes by more.
+    """
+
+    n_clusters: CountOrAuto = 8
+    max_iter: PositiveInt = 100
+    tol: Tolerance = 1e-8
 
 
 Q_ALPHA = Method(
@@ -36,11 +42,15 @@ Q_ALPHA = Method(
 
 
 class SPECParameters(Section):
-    """Spectral feature selection (Zhao, Liu, ICML 2007)."""
+    """Spectral feature selection (Zhao, Liu, ICML 2007).
 
-    ranking: Literal["phi1", "phi2", "phi3"] = Field(
-        "phi2", description="Ranking function of the paper; phi2 is the Laplacian score."
-    )
+    Attributes
+    ----------
+    ranking
+        Ranking function of the paper; phi2 is the Laplacian score.
+    """
+
+    ranking: Literal["phi1", "phi2", "phi3"] = "phi2"
 
 
 SPEC = Method(
@@ -63,9 +73,15 @@ LAPLACIAN_SCORE = Method(
 
 
 class RandomSelectionParameters(Section):
-    """Features at random: what every other method is held against."""
+    """Features at random: what every other method is held against.
 
-    n_draws: PositiveInt = Field(10, description="Rankings drawn; the first is the result's.")
+    Attributes
+    ----------
+    n_draws
+        Rankings drawn; the first is the result's.
+    """
+
+    n_draws: PositiveInt = 10
 
 
 MAX_VARIANCE = Method(

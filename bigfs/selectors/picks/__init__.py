@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from bigfs.config.fields import PositiveInt, Section
 from bigfs.selectors.method import Bound, Method
 
 
 class PivotedQRParameters(Section):
-    """QR with column pivoting (Businger, Golub 1965), also for placing sensors."""
+    """QR with column pivoting (Businger, Golub 1965), also for placing sensors.
 
-    n_components: PositiveInt | None = Field(
-        None,
-        description="Leading principal components whose loadings are decomposed, as for the "
-        "placement of sensors. null: the features themselves.",
-    )
+    Attributes
+    ----------
+    n_components
+        Leading principal components whose loadings are decomposed, as for the placement of
+        sensors. null: the features themselves.
+    """
+
+    n_components: PositiveInt | None = None
 
 
 COLUMN_SUBSET = Method("column_subset", "ColumnSubset", __name__, choose_by="choose_column_subset")

@@ -22,8 +22,8 @@ from bigfs.core.seeds import derive_seed
 from bigfs.core.units import MIB, format_bytes
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.scope import inline
-from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.curves import curves_stage
+from bigfs.selectors.kept import load_state, save_state
 from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
 from bigfs.selectors.redundancy import Redundancy, passed_over, with_redundancy
 from bigfs.selectors.registry import METHODS

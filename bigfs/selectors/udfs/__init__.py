@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from bigfs.config.fields import (
     CountOrAuto,
     NotNegative,
@@ -18,34 +16,36 @@ from bigfs.selectors.method import Bound, Method, needs_eigengap, needs_graph
 
 
 class UDFSParameters(Section):
-    """Unsupervised discriminative feature selection (Yang et al., IJCAI 2011)."""
+    """Unsupervised discriminative feature selection (Yang et al., IJCAI 2011).
 
-    n_clusters: CountOrAuto = Field(
-        8, description="Columns of the projection; auto: clusters by the graph's eigengap."
-    )
-    gamma: NotNegative | None = Field(
-        None, description="Weight of the penalty that empties features. null: see sparsity."
-    )
-    sparsity: PositiveFloat = Field(
-        0.03,
-        description="The penalty as a share of what a feature scatters in neighborhoods, the mean "
-        "over all; used where gamma is null.",
-    )
-    ridge: PositiveFloat = Field(
-        0.3,
-        description="Added to the products of each neighborhood's samples (lambda), in squared "
-        "units.",
-    )
-    unit: Literal["rms", "none"] = Field(
-        "rms",
-        description="What ridge counts in: values over the root mean squared distance of samples "
-        "from their mean; a given gamma counts per sample. none: values as they are, and gamma for "
-        "all samples, as in the paper.",
-    )
-    max_iter: PositiveInt = Field(30, description="Most iterations; they need no pass.")
-    tol: Tolerance = Field(
-        1e-5, description="Stop when the objective changes by less than this share."
-    )
+    Attributes
+    ----------
+    n_clusters
+        Columns of the projection; auto: clusters by the graph's eigengap.
+    gamma
+        Weight of the penalty that empties features. null: see sparsity.
+    sparsity
+        The penalty as a share of what a feature scatters in neighborhoods, the mean over
+        all; used where gamma is null.
+    ridge
+        Added to the products of each neighborhood's samples (lambda), in squared units.
+    unit
+        What ridge counts in: values over the root mean squared distance of samples from
+        their mean; a given gamma counts per sample. none: values as they are, and gamma for
+        all samples, as in the paper.
+    max_iter
+        Most iterations; they need no pass.
+    tol
+        Stop when the objective changes by less than this share.
+    """
+
+    n_clusters: CountOrAuto = 8
+    gamma: NotNegative | None = None
+    sparsity: PositiveFloat = 0.03
+    ridge: PositiveFloat = 0.3
+    unit: Literal["rms", "none"] = "rms"
+    max_iter: PositiveInt = 30
+    tol: Tolerance = 1e-5
 
 
 METHOD = Method(

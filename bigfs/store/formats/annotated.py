@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError, InputTypeError
-from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource

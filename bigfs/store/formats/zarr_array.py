@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError
-from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions

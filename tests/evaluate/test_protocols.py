@@ -8,7 +8,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
-from bigfs.evaluate.compat import dask_kmeans
+from bigfs.evaluate.protocols import dask_kmeans
 from bigfs.metrics import clustering_accuracy
 
 

@@ -1,0 +1,168 @@
+"""Arrays that iterations keep between passes, in files or in the memory of worker processes.
+
+A file is a checkpoint, or what a pass hands to its tasks. What does not fit the memory is read
+again; either way the values are the same bits. Imports no scikit-learn.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+import zipfile
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import StorageError
+from bigfs.runtime.scope import active_client, in_task
+from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.pages import open_own
+
+_ARRAY = "array number"
+
+
+def save_state(place: Location, values: Any, *, sync: bool = True) -> None:
+    """Write dicts, lists, records and arrays; `load_state` returns records as dicts.
+
+    The file takes the place of the old one at once; with ``sync`` it outlives a power failure.
+    """
+    arrays: list[np.ndarray] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        if not isinstance(value, np.ndarray):
+            return vars(value)
+        arrays.append(value)
+        return {_ARRAY: len(arrays) - 1}
+
+    text = json.dumps(values, default=plain)
+    with replaced_file(place, sync=sync, own=True) as file:
+        np.savez(file, *arrays, text=np.array(text))
+
+
+def load_state(place: Location | None) -> Any:
+    """Return what `save_state` wrote, or None if there is nothing that can be read."""
+    if place is None or not place.exists():
+        return None
+    try:
+        # A file of ours: numpy would leave it open where it is damaged.
+        with open_own(place) as file, np.load(file, allow_pickle=False) as stored:
+            arrays = [stored[f"arr_{number}"] for number in range(len(stored.files) - 1)]
+            text = str(stored["text"])
+        return json.loads(text, object_hook=lambda o: arrays[o[_ARRAY]] if _ARRAY in o else o)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
+        return None
+
+
+def hand_over(folder: Location, values: Any) -> Any:
+    """Write arrays for tasks to a file of its own, and return its address.
+
+    Tasks that run in this thread, within a task, get the values themselves.
+    """
+    if in_task():
+        return values
+    place = folder / f"shared-{uuid.uuid4().hex[:12]}.npz"
+    save_state(place, values, sync=False)
+    return str(place)
+
+
+def handed(address: Any) -> Any:
+    """Return what `hand_over` wrote.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be read.
+    """
+    values = load_state(as_location(address)) if isinstance(address, str) else address
+    if values is None:
+        raise StorageError(f"{address} was removed or is damaged. Run again.")
+    return values
+
+
+def discard(address: Any) -> None:
+    """Remove what `hand_over` wrote."""
+    if isinstance(address, str):
+        as_location(address).unlink()
+
+
+def nbytes_of(values: Any) -> int:
+    """Return the bytes of an array, a CSR matrix or several arrays in memory."""
+    if hasattr(values, "indptr"):
+        values = values.data, values.indices, values.indptr
+    return sum(array.nbytes for array in (values if isinstance(values, tuple) else (values,)))
+
+
+class WorkerMemory:
+    """Arrays kept under a byte budget, those of one run at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._loading: dict[Hashable, threading.Lock] = {}
+        self._kept: dict[Hashable, Any] = {}
+        self._run: str | None = None
+        self._used = 0
+
+    def get(self, run: str, key: Hashable, load: Callable[[], Any], budget: int) -> Any:
+        """Return the array of a key, loaded once if it fits the budget; do not write into it.
+
+        Parameters
+        ----------
+        run : str
+            Name of the run; what another one left is dropped.
+        key : hashable
+        load : callable
+            Reads it: an array, a CSR matrix, or a tuple of arrays.
+        budget : int
+            Bytes this process may keep for the run.
+        """
+        with self._lock:
+            if self._run != run:
+                self.clear(self._run)
+                self._run = run
+            mine = self._loading.setdefault(key, threading.Lock())
+        with mine:
+            with self._lock:
+                if self._run == run and key in self._kept:
+                    return self._kept[key]
+            values = load()
+            with self._lock:
+                if self._run == run and self._used + nbytes_of(values) <= budget:
+                    self._kept[key] = values
+                    self._used += nbytes_of(values)
+        return values
+
+    def drop(self, run: str, stem: str, besides: Hashable) -> None:
+        """Forget the arrays whose key begins with a stem, besides one."""
+        with self._lock:
+            if self._run != run:
+                return
+            for key in [k for k in self._kept if isinstance(k, tuple) and k[0] == stem]:
+                if key != besides:
+                    self._used -= nbytes_of(self._kept.pop(key))
+
+    def clear(self, run: str | None) -> None:
+        """Forget all arrays of a run."""
+        with self._lock:
+            if self._run == run:
+                self._kept.clear()
+                self._loading.clear()
+                self._run, self._used = None, 0
+
+
+memory = WorkerMemory()
+
+
+def forget(run: str) -> None:
+    """Forget what this process and the workers keep of a run."""
+    client = active_client()
+    if client is not None:
+        client.run(_forget_here, run)
+    _forget_here(run)
+
+
+def _forget_here(run: str) -> None:
+    memory.clear(run)

@@ -173,34 +173,16 @@ def symmetrize(
     """
     bounds = block_bounds(n_samples, rows)
     working = scratch.child(scratch.unique("symmetrize"))
-    reverses = working.child("reverses")
+    reverses, entries = working.child("reverses"), working.child("entries")
+    counts = working.create("counts", (n_samples,), np.int64, rows)
+    degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
+    union = _Union(edges, n_samples, rows, counts, degrees, complaint)
     try:
         receipts = run_tasks(
-            _write_reverses,
-            bounds,
-            edges,
-            rows,
-            len(bounds),
-            str(reverses.path),
-            label="transpose",
+            union.write_reverses, bounds, len(bounds), str(reverses.path), label="transpose"
         )
         runs = commit_runs(working, str(reverses.path), receipts)
-        entries = working.child("entries")
-        counts = working.create("counts", (n_samples,), np.int64, rows)
-        degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
-        receipts = run_tasks(
-            _write_entries,
-            bounds,
-            edges,
-            rows,
-            n_samples,
-            runs,
-            counts,
-            degrees,
-            str(entries.path),
-            complaint,
-            label="union",
-        )
+        receipts = run_tasks(union.write_entries, bounds, runs, str(entries.path), label="union")
         reverses.close()
         pieces = commit_runs(working, str(entries.path), receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
@@ -212,57 +194,61 @@ def symmetrize(
         indptr = scratch.create("indptr", (n_samples + 1,), np.int64, rows)
         run_tasks(_copy_entries, chunks, pieces, where, data, indices, label="matrix")
         blocks = block_bounds(n_samples + 1, rows)
-        run_tasks(_write_indptr, blocks, counts, where, rows, indptr, label="row pointers")
+        run_tasks(union.write_indptr, blocks, where, indptr, label="row pointers")
         return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
     finally:
         working.close()
 
 
-def _write_reverses(
-    bounds: tuple[int, int], edges: Edges, rows: int, n_blocks: int, folder: str
-) -> Receipt:
-    """Send every edge to the block of its tail."""
-    heads, tails, weights = edges.read(*bounds)
-    values = {
-        "row": tails.astype(np.int32, copy=False),
-        "column": heads.astype(np.int32, copy=False),
-        "weight": weights,
-    }
-    return write_run(folder, bounds[0] // rows, tails // rows, n_blocks, values)
+@dataclass(frozen=True)
+class _Union:
+    """The union of edges with their reverses; its methods are tasks on a block of rows."""
 
+    edges: Edges
+    n_samples: int
+    rows: int  # of a block
+    counts: ArrayRef  # gets the entries of each row
+    degrees: ArrayRef
+    complaint: str
 
-def _write_entries(
-    bounds: tuple[int, int],
-    edges: Edges,
-    rows: int,
-    n_samples: int,
-    reverses: Runs,
-    counts: ArrayRef,
-    degrees: ArrayRef,
-    folder: str,
-    complaint: str,
-) -> Receipt:
-    """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
-    start, stop = bounds
-    heads, tails, weights = edges.read(start, stop)
-    row, column, weight = reverses.read(start // rows, "row", "column", "weight")
-    columns, weights, per_row = union_rows(
-        np.concatenate([heads, row]) - start,
-        np.concatenate([tails, column]),
-        np.concatenate([weights, weight]),
-        stop - start,
-        n_samples,
-    )
-    degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
-    if not (degree > 0).all():
-        bad = int(np.argmin(degree > 0))
-        raise InputError(
-            f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{complaint} {FROM_0}"
-        )
-    counts.write(start, per_row.astype(np.int64))
-    degrees.write(start, degree)
-    values = {"column": columns, "weight": weights}
-    return write_run(folder, start // rows, np.zeros(len(columns), dtype=np.int64), 1, values)
+    def write_reverses(self, bounds: tuple[int, int], n_blocks: int, folder: str) -> Receipt:
+        """Send every edge to the block of its tail."""
+        heads, tails, weights = self.edges.read(*bounds)
+        values = {
+            "row": tails.astype(np.int32, copy=False),
+            "column": heads.astype(np.int32, copy=False),
+            "weight": weights,
+        }
+        return write_run(folder, bounds[0] // self.rows, tails // self.rows, n_blocks, values)
+
+    def write_entries(self, bounds: tuple[int, int], reverses: Runs, folder: str) -> Receipt:
+        """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
+        start, stop = bounds
+        edges = self.edges.read(start, stop)
+        others = reverses.read(start // self.rows, "row", "column", "weight")
+        heads, tails, weights = (np.concatenate(pair) for pair in zip(edges, others, strict=True))
+        heads -= start
+        columns, weights, per_row = union_rows(heads, tails, weights, stop - start, self.n_samples)
+        degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
+        if not (degree > 0).all():
+            bad = int(np.argmin(degree > 0))
+            raise InputError(
+                f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{self.complaint} "
+                f"{FROM_0}"
+            )
+        self.counts.write(start, per_row.astype(np.int64))
+        self.degrees.write(start, degree)
+        values = {"column": columns, "weight": weights}
+        nowhere = np.zeros(len(columns), dtype=np.int64)
+        return write_run(folder, start // self.rows, nowhere, 1, values)
+
+    def write_indptr(self, bounds: tuple[int, int], where: ArrayRef, indptr: ArrayRef) -> None:
+        """Write the row pointers of one block: entries before it, then running sums."""
+        start, stop = bounds
+        before = int(where.load()[start // self.rows])
+        per_row = self.counts.read(start, min(stop, self.n_samples))
+        sums = before + np.concatenate([[0], np.cumsum(per_row)])
+        indptr.write(start, sums[: stop - start])
 
 
 def _copy_entries(
@@ -273,29 +259,12 @@ def _copy_entries(
     starts = where.load()
     first = int(np.searchsorted(starts, start, side="right")) - 1
     last = int(np.searchsorted(starts, stop, side="left"))
-    parts = [
-        pieces.read_rows(
-            block,
-            max(start, int(low)) - int(low),
-            min(stop, int(high)) - int(low),
-            "column",
-            "weight",
-        )
-        for block, (low, high) in enumerate(pairwise(starts[first : last + 1]), start=first)
-    ]
+    parts = []
+    for block, (low, high) in enumerate(pairwise(starts[first : last + 1].tolist()), start=first):
+        begin, end = max(start, low) - low, min(stop, high) - low
+        parts.append(pieces.read_rows(block, begin, end, "column", "weight"))
     indices.write(start, np.concatenate([part[0] for part in parts]))
     data.write(start, np.concatenate([part[1] for part in parts]))
-
-
-def _write_indptr(
-    bounds: tuple[int, int], counts: ArrayRef, where: ArrayRef, rows: int, indptr: ArrayRef
-) -> None:
-    """Write the row pointers of one block: entries before it, then running sums."""
-    start, stop = bounds
-    before = int(where.load()[start // rows])
-    per_row = counts.read(start, min(stop, counts.shape[0]))
-    sums = before + np.concatenate([[0], np.cumsum(per_row)])
-    indptr.write(start, sums[: stop - start])
 
 
 def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:

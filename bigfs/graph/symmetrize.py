@@ -1,4 +1,4 @@
-"""The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks.
+"""The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks; its components.
 
 Edges are transposed through the shuffle.
 """
@@ -23,6 +23,8 @@ from bigfs.store.scratch import ArrayRef, Kept, Scratch
 
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
+# Edges of a graph read at a time, while its components are looked for.
+_EDGES = 2**20
 
 
 class Edges(Protocol):
@@ -102,6 +104,21 @@ class AffinityMatrix(Kept):
             indptr = indptr.astype(np.int32)
         shape = (self.n_samples, self.n_samples)
         return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
+
+    @classmethod
+    def store(cls, W: Any, degrees: np.ndarray, scratch: Scratch) -> AffinityMatrix:
+        """Store a scipy CSR matrix with its row sums."""
+        arrays = {
+            "data": W.data,
+            "indices": W.indices.astype(np.int32),
+            "indptr": W.indptr.astype(np.int64),
+            "degrees": degrees,
+        }
+        refs = {}
+        for name, array in arrays.items():
+            refs[name] = scratch.create(name, array.shape, array.dtype, ENTRY_CHUNK)
+            refs[name].write(0, array)
+        return cls(**refs, weight="given", sigma_=None, scratch=scratch)
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the arrays, as JSON values."""
@@ -314,17 +331,74 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
             f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
             f"Remove isolated rows. {FROM_0}"
         )
-    scratch = scratch or Scratch()
-    data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)
-    data.write(0, W.data)
-    indices = scratch.create("indices", W.indices.shape, np.int32, ENTRY_CHUNK)
-    indices.write(0, W.indices.astype(np.int32))
-    return AffinityMatrix(
-        data,
-        indices,
-        scratch.put("indptr", W.indptr.astype(np.int64)),
-        scratch.put("degrees", degrees),
-        "given",
-        None,
-        scratch,
-    )
+    return AffinityMatrix.store(W, degrees, scratch or Scratch())
+
+
+def connected_components(
+    W: AffinityMatrix, *, scratch: Scratch | None = None
+) -> tuple[int, ArrayRef]:
+    """Return the number of connected components, and that of each row.
+
+    One task joins the edges part by part into a forest; it holds one number per row and some
+    edges, never the graph.
+
+    Parameters
+    ----------
+    W : AffinityMatrix
+    scratch : Scratch or None, default=None
+        Where the labels are stored. None: beside the graph.
+
+    Returns
+    -------
+    n_components : int
+    labels : ArrayRef of shape (n_samples,), int32
+        Numbered by their first row.
+    """
+    scratch = scratch or W.scratch
+    labels = scratch.create(scratch.unique("components"), (W.n_samples,), np.int32)
+    [count] = run_tasks(_components_task, [W], labels, label="components")
+    return int(count), labels
+
+
+def _components_task(W: AffinityMatrix, labels: ArrayRef) -> int:
+    """Join all edges; the root of a tree is its smallest row."""
+    parent, pointers = np.arange(W.n_samples, dtype=np.int32), W.indptr.load()
+    for first, last in block_bounds(W.nnz, _EDGES):
+        places = np.arange(first, last)
+        heads = np.searchsorted(pointers, places, side="right").astype(np.int32) - 1
+        _join(parent, heads, W.indices.read(first, last))
+    del pointers
+    rows = np.arange(W.n_samples, dtype=np.int32)
+    roots = _find(parent, rows)
+    numbers = np.cumsum(roots == rows, dtype=np.int32)
+    labels.write(0, numbers[roots] - 1)
+    return int(numbers[-1])
+
+
+def _find(parent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the roots of rows, halving the paths on the way."""
+    roots = parent[rows]
+    while True:
+        above = parent[roots]
+        if np.array_equal(above, roots):
+            parent[rows] = roots
+            return roots
+        roots = parent[above]
+
+
+def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
+    """Unite the trees of both ends of every edge under the smallest root."""
+    from scipy.sparse import csgraph, csr_array
+
+    a, b = _find(parent, heads), _find(parent, tails)
+    apart = a != b
+    if not apart.any():
+        return
+    roots, places = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
+    count = len(places) // 2
+    ones = np.ones(count, dtype=np.int8)
+    links = csr_array((ones, (places[:count], places[count:])), shape=(len(roots), len(roots)))
+    _, together = csgraph.connected_components(links, directed=False)
+    smallest = np.full(together.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
+    np.minimum.at(smallest, together, roots)
+    parent[roots] = smallest[together]

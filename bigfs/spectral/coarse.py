@@ -35,7 +35,6 @@ _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**16
-_STORED = ("data", "indices", "indptr", "degrees")
 # Of an entry of a coarse graph while it is made: twice with its row, and in order.
 _ENTRY_BYTES = 44
 # Of a row of the fine graph: its group before and after the others have joined one.
@@ -204,12 +203,8 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
         W = part if W is None or part is None else W + part
         if W is None or W.nnz > most:
             return 0
-    scratch = Scratch(folder)
     # The diagonal counts: degrees are the sums of all entries of a row.
-    degrees = np.asarray(W.sum(axis=1)).ravel()
-    arrays = (W.data, W.indices.astype(np.int32), W.indptr.astype(np.int64), degrees)
-    for name, array in zip(_STORED, arrays, strict=True):
-        scratch.create(name, array.shape, array.dtype, 2**20).write(0, array)
+    AffinityMatrix.store(W, np.asarray(W.sum(axis=1)).ravel(), Scratch(folder))
     groups.write(0, labels if products.place is None else labels[products.place])
     return count
 

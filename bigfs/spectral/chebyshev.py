@@ -17,12 +17,11 @@ from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work, silenced, track
-from bigfs.spectral import rows as tasks
+from bigfs.spectral import tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph
-from bigfs.spectral.panels import Begin, StoredStart
 from bigfs.spectral.problem import (
     Goal,
     add_pivot,
@@ -30,7 +29,7 @@ from bigfs.spectral.problem import (
     groups,
     say_that_a_group_is_cut,
 )
-from bigfs.spectral.rows import Final, Measure
+from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 

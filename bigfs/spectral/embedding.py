@@ -30,8 +30,8 @@ from bigfs.spectral.choice import (
 )
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
-from bigfs.spectral.panels import StoredStart
 from bigfs.spectral.problem import GUARDS
+from bigfs.spectral.tasks import StoredStart
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes

@@ -164,14 +164,12 @@ def knn_graph(
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
     if n_components is None:
         return build_graph(blocks, request, scratch, representation="raw")
-    passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
-    try:
+    passes = blocks.passes
+    with scratch.temporary("representation") as working:
         rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
         details = {"representation": representation, "explained_variance": explained}
         graph = build_graph(rows, request, scratch, **details)
         blocks.check_unchanged()
-    finally:
-        working.close()
     over_components = {"passes_over_components": graph.details["passes"]}
     details = {**graph.details, "passes": blocks.passes - passes, **over_components}
     return replace(graph, details=details)
@@ -203,13 +201,10 @@ def build_graph(
         n_partitions=request.n_partitions,
         remote=is_remote(scratch.path),
     )
-    working = scratch.child(scratch.unique("search"))
-    try:
+    with scratch.temporary("search") as working:
         graph = _Build(blocks, request, plan, scratch, working).run(details)
         blocks.check_unchanged()
         return graph
-    finally:
-        working.close()
 
 
 @dataclass

@@ -62,8 +62,7 @@ def without_copies(
             f"{words}: their neighbors in the graph are copies of them. A memory_limit of "
             f"'{needed}' would have their neighbors searched among the rows that differ.",
         )
-    working = scratch.child(scratch.unique("distinct"))
-    try:
+    with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
         ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
@@ -82,8 +81,6 @@ def without_copies(
             f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
             "copy takes those of the row that it equals.",
         )
-    finally:
-        working.close()
 
 
 def _noted(graph: KNNGraph, note: str) -> KNNGraph:

@@ -99,8 +99,7 @@ def finished_affinity(
             "same samples."
         )
     size = blocks.n_samples, graph_block_rows(mean_neighbors(graph))
-    working = scratch.child(scratch.unique("weights"))
-    try:
+    with scratch.temporary("weights") as working:
         kept = places = None
         if len(dropped):
             of_data = np.delete(np.arange(n_all), dropped)
@@ -111,8 +110,6 @@ def finished_affinity(
         edges = _StoredEdges(_shared(graph, working), kept, places)
         complaint = f": {uri} has no edge with a positive weight there. Remove isolated rows."
         return store_affinity(edges, weight, sigma, size, scratch, complaint)
-    finally:
-        working.close()
 
 
 def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
@@ -131,6 +128,6 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     from bigfs.store.formats.zarr_rows import open_parts  # loads zarr
 
     for name, part in zip(PARTS, graph.parts, strict=True):
-        scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
+        scratch.put(name, part, _PART_VALUES)
     shape = (graph.n_samples, graph.n_features)
     return CSRParts(partial(open_parts, str(scratch.path)), shape, graph.uri)

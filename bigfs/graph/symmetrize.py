@@ -114,10 +114,7 @@ class AffinityMatrix(Kept):
             "indptr": W.indptr.astype(np.int64),
             "degrees": degrees,
         }
-        refs = {}
-        for name, array in arrays.items():
-            refs[name] = scratch.create(name, array.shape, array.dtype, ENTRY_CHUNK)
-            refs[name].write(0, array)
+        refs = {name: scratch.put(name, array, ENTRY_CHUNK) for name, array in arrays.items()}
         return cls(**refs, weight="given", sigma_=None, scratch=scratch)
 
     def describe(self) -> dict[str, Any]:
@@ -189,19 +186,17 @@ def symmetrize(
         The arrays of an `AffinityMatrix`.
     """
     bounds = block_bounds(n_samples, rows)
-    working = scratch.child(scratch.unique("symmetrize"))
-    reverses, entries = working.child("reverses"), working.child("entries")
-    counts = working.create("counts", (n_samples,), np.int64, rows)
-    degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
-    union = _Union(edges, n_samples, rows, counts, degrees, complaint)
-    try:
-        receipts = run_tasks(
-            union.write_reverses, bounds, len(bounds), str(reverses.path), label="transpose"
-        )
-        runs = commit_runs(working, str(reverses.path), receipts)
-        receipts = run_tasks(union.write_entries, bounds, runs, str(entries.path), label="union")
-        reverses.close()
-        pieces = commit_runs(working, str(entries.path), receipts)
+    with scratch.temporary("symmetrize") as working:
+        counts = working.create("counts", (n_samples,), np.int64, rows)
+        degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
+        union = _Union(edges, n_samples, rows, counts, degrees, complaint)
+        with working.temporary("reverses") as folder:
+            shared = (len(bounds), str(folder.path))
+            receipts = run_tasks(union.write_reverses, bounds, *shared, label="transpose")
+            reverses = commit_runs(working, str(folder.path), receipts)
+            entries = str(working.child("entries").path)
+            receipts = run_tasks(union.write_entries, bounds, reverses, entries, label="union")
+        pieces = commit_runs(working, entries, receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
         where = working.put("starts", starts)
         # The blocks' entries are copied into arrays whose chunks have one writer each.
@@ -212,9 +207,7 @@ def symmetrize(
         run_tasks(_copy_entries, chunks, pieces, where, data, indices, label="matrix")
         blocks = block_bounds(n_samples + 1, rows)
         run_tasks(union.write_indptr, blocks, where, indptr, label="row pointers")
-        return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
-    finally:
-        working.close()
+    return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
 
 
 @dataclass(frozen=True)

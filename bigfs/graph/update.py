@@ -91,11 +91,8 @@ def update_graph(
     MemoryLimitError
         If the new rows do not fit a task.
     """
-    working = scratch.child(scratch.unique("update"))
-    try:
+    with scratch.temporary("update") as working:
         return _GraphUpdate(blocks, former, memory_limit, random_state, scratch, working).run()
-    finally:
-        working.close()
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:

@@ -37,6 +37,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 class ThinGraph(Exception):  # noqa: N818
     """The graph has a sparse factor, with which its eigenvectors are found sooner."""
 
+    instead = "eigsh", "the graph is long and thin"  # the solver to take, and why
+
 
 def solve_chebyshev(
     W: AffinityMatrix,

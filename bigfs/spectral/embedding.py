@@ -278,33 +278,25 @@ def spectral_embedding(
     fits = eigsh_bytes(*size) <= budget_after_search(limit)
     refuses_thin = solver == "auto" and fits and resume.start is None
     used, reason = choice.solver, choice.reason
-    keeps_guards = resume.keeps_guards and not is_auto
+    resumed: dict[str, Any] = {"checkpoint": resume.checkpoint, "start": _stored(resume.start)}
+    guards_folder = str(scratch.path) if resume.keeps_guards and not is_auto else None
 
-    def by_chebyshev(refuses_thin: bool) -> dict[str, Any]:
+    def solve(refuses_thin: bool) -> dict[str, Any]:
+        if used == "eigsh":
+            task = (_eigsh_task, [n_computed], W, out, settings)
+            [solution] = run_tasks(*task, label="spectral", unit="", notes=True)
+            return dict(solution)
+        folder = scratch.child(scratch.unique("spectral"))
         return solve_chebyshev(
-            W,
-            n_computed,
-            out,
-            scratch.child(scratch.unique("spectral")),
-            choice.storage,
-            checkpoint=resume.checkpoint,
-            start=_stored(resume.start),
-            guards_folder=str(scratch.path) if keeps_guards else None,
-            refuses_thin=refuses_thin,
-            **settings,
-        )
+            W, n_computed, out, folder, choice.storage, guards_folder=guards_folder,
+            refuses_thin=refuses_thin, **resumed, **settings,
+        )  # fmt: skip
 
     try:
-        if used == "eigsh":
-            solution = _by_eigsh(W, out, settings)
-        else:
-            solution = by_chebyshev(refuses_thin)
-    except ThinGraph:
-        used, reason = "eigsh", "the graph is long and thin"
-        solution = _by_eigsh(W, out, settings)
-    except Stalled:
-        used, reason = "chebyshev", "eigsh did not converge"
-        solution = by_chebyshev(refuses_thin=False)
+        solution = solve(refuses_thin)
+    except (ThinGraph, Stalled) as error:
+        used, reason = error.instead
+        solution = solve(refuses_thin=False)
     spectrum = solution["eigenvalues"]
     if is_auto:
         kept = suggest_n_clusters(spectrum)
@@ -320,14 +312,6 @@ def spectral_embedding(
         reason=reason,
         **solution,
     )
-
-
-def _by_eigsh(W: AffinityMatrix, out: ArrayRef, settings: dict[str, Any]) -> dict[str, Any]:
-    """Solve as one task, which stores the vectors; return the small results."""
-    [solution] = run_tasks(
-        _eigsh_task, [out.shape[1]], W, out, settings, label="spectral", unit="", notes=True
-    )
-    return dict(solution)
 
 
 def _eigsh_task(

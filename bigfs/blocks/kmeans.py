@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
@@ -188,14 +188,13 @@ def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, 
     """
     labels = np.empty(len(rows), dtype=np.int64)
     squared = np.empty(len(rows))
-    step = tile_rows(max(rows.shape[1], len(centers)))
-    for begin in range(0, len(rows), step):
-        tile = _squared_to(rows[begin : begin + step], centers)
+    for part in row_tiles(len(rows), max(rows.shape[1], len(centers))):
+        tile = _squared_to(rows[part], centers)
         least = tile.min(axis=1)
         # Distances are made of those from the first center.
         level = least + _NEAR[tile.dtype] * (tile[:, 0] + least)
-        labels[begin : begin + step] = (tile <= level[:, None]).argmax(axis=1)
-        squared[begin : begin + step] = least
+        labels[part] = (tile <= level[:, None]).argmax(axis=1)
+        squared[part] = least
     return labels, squared
 
 
@@ -226,10 +225,9 @@ def _sum_by_label(
     from scipy.sparse import csr_array
 
     sums, squares = np.zeros((n_clusters, rows.shape[1])), 0.0
-    step = tile_rows(rows.shape[1])
-    for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step].astype(np.float64) - origin
-        tile_labels = labels[begin : begin + step]
+    for part in row_tiles(*rows.shape):
+        tile = rows[part].astype(np.float64) - origin
+        tile_labels = labels[part]
         ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
         sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile
         squares += float(np.einsum("ij,ij->", tile, tile))

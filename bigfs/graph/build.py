@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import slices
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.seeds import rng
@@ -482,9 +483,7 @@ def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: Array
         ours = _membership(rows, centers, eps)
         theirs = _membership(others, centers, eps)
         together = 0
-        step = max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))
-        for begin in range(0, len(rows), step):
-            tile = slice(begin, begin + step)
+        for tile in slices(len(rows), max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))):
             together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
         shares.append(together / where.size)
     return shares

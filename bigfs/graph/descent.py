@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import slices
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
@@ -102,9 +103,8 @@ def _search_pynndescent(
     squares = compiled(_squares, "reassoc", "contract")
     indices = np.full((len(rows), n_neighbors), -1, np.int32)
     squared = np.full((len(rows), n_neighbors), np.inf)
-    for begin in range(0, len(rows), _TILE_ROWS):
-        tile = slice(begin, begin + _TILE_ROWS)
-        far = squares(rows, begin, candidates[tile])
+    for tile in slices(len(rows), _TILE_ROWS):
+        far = squares(rows, tile.start, candidates[tile])
         indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
     indices[np.isinf(squared)] = -1
     return indices, squared
@@ -120,13 +120,12 @@ def _in_float32(
     width = rows.shape[1] if components is None else components.shape[1]
     out = np.empty((len(rows), width), np.float32)
     center = center.astype(rows.dtype)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-    for begin in range(0, len(rows), step):
-        tile = (rows[begin : begin + step] - center).astype(np.float32, copy=False)
+    for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
+        tile = (rows[part] - center).astype(np.float32, copy=False)
         if components is None:
-            out[begin : begin + step] = tile
+            out[part] = tile
         else:
-            np.matmul(tile, components, out=out[begin : begin + step])
+            np.matmul(tile, components, out=out[part])
     return out
 
 

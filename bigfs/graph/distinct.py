@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, format_limit, limit_for, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.graph.affinity import count_beyond
@@ -98,15 +98,14 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     """Write two numbers of every row of a block, the same for equal rows only."""
     odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
     out = np.empty((len(X), 2), dtype=np.uint64)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
+    for part in row_tiles(*X.shape):
         # Adding zero makes one zero of both, and in float64 equal values have equal bits.
-        bits = (X[begin : begin + step].astype(np.float64) + 0.0).view(np.uint64)
+        bits = (X[part].astype(np.float64) + 0.0).view(np.uint64)
         # Low bits of short numbers are zero: the high ones are mixed into them first.
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
         bits ^= bits >> np.uint64(29)
         for column, factors in enumerate(odd):
-            out[begin : begin + step, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
+            out[part, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
     hashes.write(first_row, out)
 
 

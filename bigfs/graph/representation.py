@@ -24,7 +24,7 @@ from bigfs.blocks.kernels import (
     block_gram,
     complete_gram,
     merge_gram,
-    tile_rows,
+    row_tiles,
 )
 from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step, moments_step
 from bigfs.config.sections import GraphConfig
@@ -399,9 +399,8 @@ def _covariance_kernel(
         sums -= np.multiply.outer(center, projected.sum(axis=0))
         return np.asarray(sums), []
     total = np.zeros(directions.shape)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - center
+    for part in row_tiles(*X.shape):
+        tile = X[part] - center
         total += tile.T @ (tile @ directions)
     return total, _rows_among(X, first_row, checked)
 
@@ -446,9 +445,8 @@ def _project_kernel(
         out.write(first_row, _project_entries(X, center, directions).astype(np.float32))
         return None
     projected = np.empty((len(X), directions.shape[1]), np.float32)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        projected[begin : begin + step] = (X[begin : begin + step] - center) @ directions
+    for part in row_tiles(*X.shape):
+        projected[part] = (X[part] - center) @ directions
     out.write(first_row, projected)
     if sampled is None:
         return None

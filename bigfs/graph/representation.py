@@ -311,6 +311,24 @@ def content_of_member(settings: GraphConfig) -> str:
     return fingerprint(settings.representation.rpartition("::")[0])
 
 
+def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
+    """Return the rows of a part of an AnnData that the data leave out, int64.
+
+    Raises
+    ------
+    InputError
+        If it has not a row for each row of the input.
+    """
+    dropped = np.asarray(blocks.source.dropped, dtype=np.int64)
+    n_all = blocks.n_samples + len(dropped)
+    if source.n_samples != n_all:
+        raise InputError(
+            f"{source.uri} has {source.n_samples:,} rows, and the data have {n_all:,}. It must be "
+            "of the same samples."
+        )
+    return dropped
+
+
 def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: Scratch) -> None:
     """Store the rows of an array of ``obsm`` as those of principal components are, float32.
 
@@ -319,12 +337,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     InputError
         If it has not a row for each row of the input, or a value is not finite.
     """
-    uri, dropped = source.uri, np.asarray(blocks.source.dropped, dtype=np.int64)
-    if source.n_samples != blocks.n_samples + len(dropped):
-        raise InputError(
-            f"{uri} has {source.n_samples:,} rows, and the data have "
-            f"{blocks.n_samples + len(dropped):,}. It must be of the same samples."
-        )
+    uri, dropped = source.uri, rows_left_out(source, blocks)
     kept = np.delete(np.arange(source.n_samples), dropped)
     out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
     for first, last in blocks.bounds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,10 +116,11 @@ def solve_chebyshev(
         if refuses_thin and graph.fill >= 0 and record.state is None:
             raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
-        begin = Begin(random_state, start)
-        block = _iterated(goal, graph, folder, storage, begin, record, progress)
+        solve = _Solve(goal, graph, folder)
         with silenced():
-            return _Finish(goal, graph, block, folder).run(out, guards_folder)
+            if goal.n_missing:
+                solve.iterate(storage, Begin(random_state, start), record, progress)
+            return solve.finish(out, guards_folder)
 
 
 @contextmanager
@@ -145,20 +146,19 @@ def _recorded(
     scratch.close()
 
 
-def _iterated(
-    goal: Goal,
-    graph: StoredGraph,
-    scratch: Scratch,
-    storage: Storage,
-    begin: Begin,
-    record: Record,
-    progress: Work,
-) -> StoredBlock | None:
-    """Return the block of the vectors beyond the null space; None if none is missing."""
-    if not goal.n_missing:
-        return None
-    width = block_width(goal.n_missing)
-    with silenced():
+@dataclass
+class _Solve:
+    """One solution: the block of vectors beyond the null space, and the embedding made of it."""
+
+    goal: Goal
+    graph: StoredGraph
+    scratch: Scratch
+    block: StoredBlock | None = None  # None: the null space gives all vectors
+
+    def iterate(self, storage: Storage, begin: Begin, record: Record, progress: Work) -> None:
+        """Find the vectors beyond the null space."""
+        goal, graph, scratch = self.goal, self.graph, self.scratch
+        width = block_width(goal.n_missing)
         if record.state is None:
             start = begin.start
             begin = begin.without_start()
@@ -166,23 +166,13 @@ def _iterated(
                 begin = replace(begin, start=start, n_near=min(start.width, width))
             else:
                 begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
-        block = StoredBlock(graph, scratch, width, begin, record, progress)
-        iteration = Iteration(goal, block)
+        self.block = StoredBlock(graph, scratch, width, begin, record, progress)
+        iteration = Iteration(goal, self.block)
         iteration.run()
-    if iteration.is_cut:
-        say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
-    return block
+        if iteration.is_cut:
+            say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
 
-
-class _Finish:
-    """Steps from the converged block to the embedding: one basis, signs, residuals."""
-
-    def __init__(
-        self, goal: Goal, graph: StoredGraph, block: StoredBlock | None, scratch: Scratch
-    ) -> None:
-        self.goal, self.graph, self.block, self.scratch = goal, graph, block, scratch
-
-    def run(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
+    def finish(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
         """Write the embedding and return the small results."""
         goal, block = self.goal, self.block
         eigenvalues = residuals = np.zeros(0)

@@ -6,7 +6,7 @@ others are solved by many tasks. Neither W nor the vectors reach the client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -36,18 +36,9 @@ from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes
 
-# Attributes of an embedding that are stored beside its vectors.
+# Attributes of an embedding that are stored as arrays, and those that are not stored beside it.
 _ARRAYS = ("eigenvalues", "norms", "residuals", "mixed", "spectrum")
-_VALUES = (
-    "edge",
-    "tol",
-    "n_connected_components",
-    "solver",
-    "reason",
-    "n_products",
-    "n_iterations",
-    "n_guards",
-)
+_PLACES = ("embedding_ref", "scratch")
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,8 @@ class SpectralEmbedding(Kept):
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
+        others = {k: v for k, v in vars(self).items() if k not in (*_ARRAYS, *_PLACES)}
+        return {**arrays, **others}
 
     def _n_before_bulk(self) -> int | None:
         """Return how many pairs come before the bulk; None: all, or no gap."""
@@ -161,8 +153,8 @@ class SpectralEmbedding(Kept):
     def open(cls, path: Location) -> SpectralEmbedding:
         """Return the embedding that was stored in a folder."""
         stored = read_attributes(path)
-        values: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
-        values |= {name: stored[name] for name in _VALUES if name in stored}
+        values = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
+        values |= {name: np.array(stored[name]) for name in _ARRAYS}
         return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **values)
 
 

@@ -314,12 +314,25 @@ class _Build:
             return cells.eps, cells
         assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
-            self.shares = colocation(
-                self.blocks, samples, true[0], cells, self.request.metric, self.working
-            )
-        if self.request.eps is None:
-            return choose_eps(self.shares, self.request.recall_target), cells
-        return cells.eps, cells
+            self.shares = self._colocation(samples, true[0], cells)
+        if self.request.eps is not None:
+            return cells.eps, cells
+        # The smallest eps that leaves the search enough room below the target.
+        lost = 1 - self.request.recall_target
+        enough = self.shares >= self.request.recall_target + lost * _LEFT_TO_SEARCH
+        return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
+
+    def _colocation(self, samples: Runs, true: np.ndarray, cells: Cells) -> np.ndarray:
+        """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
+
+        A neighbor can only be found where both rows are in one partition. For sampled rows and
+        their true neighbors (n_rows, n_neighbors) that is known for any eps from the centers alone.
+        """
+        working, (ids, where) = self.working, np.unique(true, return_inverse=True)
+        neighbors = gather_rows(self.blocks, [ids], self.request.metric, working)
+        places = working.put(working.unique("places"), where.reshape(true.shape))
+        [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
+        return np.array(shares)
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
@@ -448,32 +461,6 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
     seconds[step] = round(seconds.get(step, 0.0) + time.monotonic() - began, 3)
 
 
-def colocation(
-    blocks: RowBlocks, samples: Runs, true: np.ndarray, cells: Cells, metric: str, working: Scratch
-) -> np.ndarray:
-    """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
-
-    A neighbor can only be found where both rows are in one partition. For sampled rows and their
-    true neighbors that is known for any eps from the centers alone.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    samples : Runs
-        Target 0: the sampled rows.
-    true : ndarray of shape (n_rows, n_neighbors), int64
-        Their true neighbors.
-    cells : Cells
-    metric : str
-    working : Scratch
-    """
-    ids, where = np.unique(true, return_inverse=True)
-    neighbors = gather_rows(blocks, [ids], metric, working)
-    places = working.put(working.unique("places"), where.reshape(true.shape))
-    [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
-    return np.array(shares)
-
-
 def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
@@ -495,12 +482,6 @@ def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> np.ndarray
     member = np.zeros((len(rows), len(centers) - 1), dtype=bool)
     member[source, cells] = True
     return member
-
-
-def choose_eps(shares: np.ndarray, target: float) -> float:
-    """Return the smallest eps that leaves the search enough room below the target."""
-    enough = shares >= target + (1 - target) * _LEFT_TO_SEARCH
-    return EPS_GRID[int(enough.argmax()) if enough.any() else len(EPS_GRID) - 1]
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:

@@ -154,23 +154,17 @@ def _spread(
     """Store the graph of all rows from that of the distinct ones."""
     n, rows = graph.n_samples, graph.indices_ref.chunk_rows
     shape = (n, distinct.n_neighbors)
-    refs = (
-        scratch.create("indices-distinct", shape, np.int32, rows),
-        scratch.create("distances-distinct", shape, np.float32, rows),
-        scratch.create("partitions", (n,), np.int32, rows),
-    )
-    sources = (distinct.indices_ref, distinct.distances_ref, distinct.partitions_ref)
-    run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
+    refs: dict[str, Any] = {
+        "indices_ref": scratch.create("indices-distinct", shape, np.int32, rows),
+        "distances_ref": scratch.create("distances-distinct", shape, np.float32, rows),
+        "partitions_ref": scratch.create("partitions", (n,), np.int32, rows),
+    }
+    sources = tuple(getattr(distinct, name) for name in refs)
+    shared = (sources, ids, place, tuple(refs.values()))
+    run_tasks(_spread_task, graph.row_bounds, *shared, label="copies")
     details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
-    return replace(
-        distinct,
-        indices_ref=refs[0],
-        distances_ref=refs[1],
-        partitions_ref=refs[2],
-        scratch=scratch,
-        details=details,
-    )
+    return replace(distinct, **refs, scratch=scratch, details=details)
 
 
 def _spread_task(

@@ -319,21 +319,11 @@ def edge_products(
         Where the values are stored.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
-    results = run_tasks(
-        _product_task,
-        blocks.bounds,
-        blocks.start_pass(),
-        indices,
-        blocks.rows,
-        weight == "cosine",
-        values,
-        label="products",
-        unit="blocks",
-    )
+    shared = (blocks.start_pass(), indices, blocks.rows, weight == "cosine", values)
+    results = run_tasks(_product_task, blocks.bounds, *shared, label="products", unit="blocks")
     least = min(block_least for block_least, _ in results)
-    return EdgeProducts(
-        values, least if np.isfinite(least) else 0.0, sum(n_unlike for _, n_unlike in results)
-    )
+    n_unlike = sum(block_unlike for _, block_unlike in results)
+    return EdgeProducts(values, least if np.isfinite(least) else 0.0, n_unlike)
 
 
 def _product_task(

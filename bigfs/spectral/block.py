@@ -1,7 +1,7 @@
 """The block of the Chebyshev iteration in storage, and the record for resuming it.
 
 Tasks take a panel of all rows for the filter, and a block of rows of all panels for everything
-else (`bigfs.spectral.vectors`). Once all files of a step are there, their attempts become the
+else (`bigfs.spectral.tasks`). Once all files of a step are there, their attempts become the
 iterate.
 """
 
@@ -21,8 +21,7 @@ from bigfs.runtime.progress import Work
 from bigfs.spectral import tasks
 from bigfs.spectral.kernels import CACHE_LINE
 from bigfs.spectral.operator import StoredGraph, store_graph
-from bigfs.spectral.tasks import Begin
-from bigfs.spectral.vectors import Vectors, split_width
+from bigfs.spectral.tasks import Begin, Vectors
 from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
 from bigfs.store.scratch import Scratch
 
@@ -266,7 +265,8 @@ class StoredBlock:
         """Return vectors that are to be written."""
         self._steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
-        n, widths = self.graph.n_samples, split_width(self.width, most)
+        n, width = self.graph.n_samples, self.width
+        widths = tuple(min(most, width - first) for first in range(0, width, most))
         return Vectors(
             self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,

@@ -191,14 +191,9 @@ class _Solve:
         final = self._final(turn)
         values = goal.eigenvalues(eigenvalues)
         signs, chunks = self._signs(final, len(values)), range(-(-out.shape[0] // out.chunk_rows))
-        sums = np.sum(
-            run_tasks(
-                tasks.write_task, chunks, self.graph, final, signs, values, out, guards,
-                label="embedding",
-            ),
-            axis=0,
-        )  # fmt: skip
-        norms, written = np.sqrt(sums)
+        shared = (self.graph, final, signs, values, out, guards)
+        sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
+        norms, written = np.sqrt(np.sum(sums, axis=0))
         mixed = goal.mixed(eigenvalues, residuals)[: goal.n_missing]
         return {
             "eigenvalues": values,
@@ -245,14 +240,8 @@ class _Solve:
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
-        shared = (self.graph, final, measures)
-        pivots = map_reduce(
-            tasks.pivots_task,
-            final.blocks(self.graph),
-            tasks.join_pivots,
-            *shared,
-            label="spectral",
-        )
+        blocks, shared = final.blocks(self.graph), (self.graph, final, measures)
+        pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]
 
     def _signs(self, final: Final, count: int) -> np.ndarray:

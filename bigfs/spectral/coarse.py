@@ -22,8 +22,7 @@ from bigfs.spectral.eigsh import DENSE_ROWS, solve_dense
 from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
 from bigfs.spectral.problem import Goal, Problem
-from bigfs.spectral.tasks import Begin
-from bigfs.spectral.vectors import Vectors
+from bigfs.spectral.tasks import Begin, Vectors
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Fewer rows are not worth it.

@@ -16,7 +16,7 @@ from bigfs.spectral.kernels import compiled_products
 from bigfs.spectral.problem import TILE_ROWS, check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, new_file, write_from
+from bigfs.store.location import as_location, new_file, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -170,12 +170,6 @@ def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np
         write_from(file, part)
 
 
-def _read_arrays(path: Location) -> list[np.ndarray]:
-    """Read the arrays of a file, one after the other."""
-    with open_own(path) as file:
-        return [npy.read_array(file, allow_pickle=False) for _ in range(5)]
-
-
 class Transition:
     """``P`` as an operator on blocks of vectors that have all rows.
 
@@ -190,7 +184,9 @@ class Transition:
         # Where each row of the graph is in the block; None: in its own place.
         self.place: np.ndarray | None = None
         if graph.ordered:
-            indptr, degrees, self.place, indices, weights = _read_arrays(as_location(graph.ordered))
+            with open_own(as_location(graph.ordered)) as file:
+                arrays = [npy.read_array(file, allow_pickle=False) for _ in range(5)]
+            indptr, degrees, self.place, indices, weights = arrays
             self._held = (indptr, indices, weights, degrees)
         self._step, self._gather = compiled_products()
 

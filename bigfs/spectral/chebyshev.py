@@ -189,23 +189,14 @@ class _Solve:
                 shape = (out.shape[0], known - goal.n_missing)
                 guards = Scratch(guards_folder).create("guards", shape, "float32", out.chunk_rows)
         final = self._final(turn)
-        values = goal.eigenvalues(eigenvalues)
+        summary = goal.summary(eigenvalues, residuals)
+        values = summary["eigenvalues"]
         signs, chunks = self._signs(final, len(values)), range(-(-out.shape[0] // out.chunk_rows))
         shared = (self.graph, final, signs, values, out, guards)
         sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
         norms, written = np.sqrt(np.sum(sums, axis=0))
-        mixed = goal.mixed(eigenvalues, residuals)[: goal.n_missing]
-        return {
-            "eigenvalues": values,
-            "edge": goal.edge,
-            "norms": norms,
-            "residuals": written,
-            "mixed": np.concatenate([np.zeros(goal.n_known, bool), mixed]),
-            "n_connected_components": goal.n_connected,
-            "n_products": goal.n_products,
-            "n_iterations": goal.n_iterations,
-            "n_guards": 0 if guards is None else guards.shape[1],
-        }
+        n_guards = 0 if guards is None else guards.shape[1]
+        return {**summary, "norms": norms, "residuals": written, "n_guards": n_guards}
 
     def _final(self, turn: np.ndarray) -> Final:
         """Return the vectors of the null space and, behind them, those of the block, turned."""

@@ -122,8 +122,7 @@ def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
     rank[np.argsort(first)] = np.arange(len(first))
     group_of_row = np.empty(len(values), dtype=np.int32)
     group_of_row[order] = rank[group]
-    for start in range(0, len(group_of_row), place.chunk_rows):
-        place.write(start, group_of_row[start : start + place.chunk_rows])
+    place.write(0, group_of_row)
     folder, _, name = ids.rpartition("/")
     Scratch(folder).put(name, np.sort(first))
     return len(first)

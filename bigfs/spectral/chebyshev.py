@@ -30,6 +30,7 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
+from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -117,9 +118,9 @@ def solve_chebyshev(
             raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
         solve = _Solve(goal, graph, folder)
+        if goal.n_missing:
+            solve.iterate(storage, Begin(random_state, start), record, progress)
         with silenced():
-            if goal.n_missing:
-                solve.iterate(storage, Begin(random_state, start), record, progress)
             return solve.finish(out, guards_folder)
 
 
@@ -159,16 +160,17 @@ class _Solve:
         """Find the vectors beyond the null space."""
         goal, graph, scratch = self.goal, self.graph, self.scratch
         width = block_width(goal.n_missing)
-        if record.state is None:
-            start = begin.start
-            begin = begin.without_start()
-            if start is not None and start.width > goal.n_missing:
-                begin = replace(begin, start=start, n_near=min(start.width, width))
-            else:
-                begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
-        self.block = StoredBlock(graph, scratch, width, begin, record, progress)
-        iteration = Iteration(goal, self.block)
-        iteration.run()
+        with silenced():
+            if record.state is None:
+                start = begin.start
+                begin = begin.without_start()
+                if start is not None and start.width > goal.n_missing:
+                    begin = replace(begin, start=start, n_near=min(start.width, width))
+                else:
+                    begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
+            self.block = StoredBlock(graph, scratch, width, begin, record, progress)
+            iteration = Iteration(goal, self.block)
+            iteration.run()
         if iteration.is_cut:
             say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
 
@@ -191,7 +193,7 @@ class _Solve:
         final = self._final(turn)
         summary = goal.summary(eigenvalues, residuals)
         values = summary["eigenvalues"]
-        signs, chunks = self._signs(final, len(values)), range(-(-out.shape[0] // out.chunk_rows))
+        signs, chunks = self._signs(final, len(values)), block_bounds(out.shape[0], out.chunk_rows)
         shared = (self.graph, final, signs, values, out, guards)
         sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
         norms, written = np.sqrt(np.sum(sums, axis=0))

@@ -23,6 +23,7 @@ from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
 from bigfs.spectral.problem import Goal, Problem
 from bigfs.spectral.tasks import Begin, Vectors
+from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Fewer rows are not worth it.
@@ -122,15 +123,14 @@ def coarse_rows(
 
     indptr, indices, weights = edges
     parts: list[Any] = []
-    for start in range(0, len(of_rows), _ROWS):
-        n_rows = min(start + _ROWS, len(of_rows)) - start
-        begin, end = int(indptr[start]), int(indptr[start + n_rows])
-        pointers = (indptr[start : start + n_rows + 1] - begin).astype(np.int32)
+    for start, stop in block_bounds(len(of_rows), _ROWS):
+        n_rows, begin, end = stop - start, int(indptr[start]), int(indptr[stop])
+        pointers = (indptr[start : stop + 1] - begin).astype(np.int32)
         entries = np.ones(end - begin) * weights[0 if len(weights) == 1 else slice(begin, end)]
         values = (entries, of_columns[indices[begin:end]])
         to_groups = csr_array((*values, pointers), (n_rows, count))
         each = np.arange(n_rows + 1, dtype=np.int32)
-        ones = (np.ones(n_rows), of_rows[start : start + n_rows], each)
+        ones = (np.ones(n_rows), of_rows[start:stop], each)
         members = csc_array(ones, (count, n_rows)).tocsr()
         parts.append((members @ to_groups).tocoo())
         if sum(part.nnz for part in parts) > most:

@@ -32,6 +32,7 @@ from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.tasks import StoredStart
+from bigfs.store.chunking import block_bounds
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes
@@ -325,15 +326,14 @@ def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
     """Store the first columns alone, in place of the array."""
     shape, rows = (ref.shape[0], count), ref.chunk_rows
     narrow = scratch.create("embedding", shape, np.float64, rows)
-    starts = range(0, ref.shape[0], rows)
-    run_tasks(_copy_columns, starts, ref, narrow, label="spectral", unit="chunks")
+    bounds = block_bounds(ref.shape[0], rows)
+    run_tasks(_copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
     scratch.remove(ref)
     return narrow
 
 
-def _copy_columns(start: int, source: ArrayRef, target: ArrayRef) -> None:
-    rows = source.read(start, min(start + source.chunk_rows, source.shape[0]))
-    target.write(start, rows[:, : target.shape[1]])
+def _copy_columns(bounds: tuple[int, int], source: ArrayRef, target: ArrayRef) -> None:
+    target.write(bounds[0], source.read(*bounds)[:, : target.shape[1]])
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:

@@ -414,7 +414,7 @@ def join_pivots(a: list[Pivot], b: list[Pivot]) -> list[Pivot]:
 
 
 def write_task(
-    chunk: int,
+    bounds: tuple[int, int],
     graph: StoredGraph,
     final: Final,
     factors: np.ndarray,
@@ -426,7 +426,7 @@ def write_task(
 
     Parameters
     ----------
-    chunk : int
+    bounds : tuple of (int, int)
     graph : StoredGraph
     final : Final
         Its first columns are the embedding, the others the guards.
@@ -439,8 +439,7 @@ def write_task(
     sums : ndarray of shape (2, n_components)
         Squares of the vectors' entries, and squared residuals.
     """
-    start, count = chunk * out.chunk_rows, out.shape[1]
-    bounds = start, min(start + out.chunk_rows, out.shape[0])
+    start, count = bounds[0], out.shape[1]
     rows, products = (final.rows(graph, bounds, kind) for kind in (None, "float64"))
     y = rows[:, :count] * factors
     gap = products[:, :count] * factors - (1.0 - values) * y

@@ -6,6 +6,7 @@ Golub and LeVeque (1979): nothing is ever computed as a difference of large raw 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,16 @@ _HEAD_ROWS = 256
 def tile_rows(n_features: int) -> int:
     """Return how many rows are converted to float64 at a time."""
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
+
+
+def row_tiles(n_rows: int, n_features: int) -> Iterator[slice]:
+    """Yield the rows in order, as many at a time as are converted to float64."""
+    return slices(n_rows, tile_rows(n_features))
+
+
+def slices(n_rows: int, step: int) -> Iterator[slice]:
+    """Yield the rows in order, so many at a time."""
+    return (slice(begin, begin + step) for begin in range(0, n_rows, step))
 
 
 def as_dense(rows: Any) -> np.ndarray:
@@ -131,9 +142,8 @@ def block_moments(X: np.ndarray) -> Moments:
     """Return the moments of one block of shape (rows, n_features)."""
     mean = column_means(X)
     squares, rest = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - mean
+    for part in row_tiles(*X.shape):
+        tile = X[part] - mean
         squares += np.einsum("ij,ij->j", tile, tile)
         rest += tile.sum(axis=0)
     mean, squares = corrected(mean, squares, rest, len(X))
@@ -229,10 +239,9 @@ def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> 
         product: np.ndarray = X.astype(np.float64).T @ V
         return product if shift is None else product - np.multiply.outer(shift, V.sum(axis=0))
     total = np.zeros((X.shape[1], V.shape[1]))
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step].astype(np.float64, copy=False)
+    for part in row_tiles(*X.shape):
+        tile = X[part].astype(np.float64, copy=False)
         if shift is not None:
             tile = tile - shift
-        total += tile.T @ V[begin : begin + step]
+        total += tile.T @ V[part]
     return total

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
@@ -24,6 +24,8 @@ from bigfs.store.scratch import ArrayRef
 SAMPLE_ROWS = 10_000
 # Most updates of the centers.
 MAX_ITER = 100
+# Iterations until most clusterings stand still.
+_USUAL_ITERATIONS = 20
 # They stand still when their squared movement is below this share of the mean variance of the
 # features, summed over the features.
 _TOLERANCE = 1e-4
@@ -102,39 +104,21 @@ def _sampled_rows(n_samples: int, n_clusters: int) -> int:
     return min(n_samples, max(SAMPLE_ROWS, 20 * n_clusters))
 
 
-# Iterations until most clusterings stand still.
-_USUAL_ITERATIONS = 20
-
-
 def kmeans_steps(shape: Shape, n_clusters: int, times: int) -> tuple[Step, ...]:
     """Return the steps of `kmeans` without given centers, done so many times."""
     size = _sampled_rows(shape.n_samples, n_clusters)
     sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
     folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, _USUAL_ITERATIONS / MAX_ITER
-    return (
-        pass_over(
-            shape,
-            "a block and the rows of it for k-means++",
-            min(sample, shape.block_bytes),
-            times=times,
-        ),
-        # The rows, and their copy with an origin of its own; for a moment their parts.
-        Step(
-            f"k-means++ on {size:,} rows",
-            5 * sample // 2 + 24 * MIB,
-            requests=shape.n_blocks,
-            times=times,
-        ),
-        replace(
-            pass_over(
-                shape,
-                f"a block and its nearest of {n_clusters} centers",
-                24 * shape.rows + folded * centers + 24 * MIB,
-                times=times * (MAX_ITER + 1),
-            ),
-            seconds=usual * (read_seconds(shape) + product_seconds(shape.n_values, n_clusters)),
-        ),
-    )
+    beside = 24 * shape.rows + folded * centers + 24 * MIB
+    what, drawn = "a block and the rows of it for k-means++", min(sample, shape.block_bytes)
+    sampling = pass_over(shape, what, drawn, times=times)
+    # The rows, and their copy with an origin of its own; for a moment their parts.
+    what, needed = f"k-means++ on {size:,} rows", 5 * sample // 2 + 24 * MIB
+    first = Step(what, needed, requests=shape.n_blocks, times=times)
+    what = f"a block and its nearest of {n_clusters} centers"
+    passes = pass_over(shape, what, beside, times=times * (MAX_ITER + 1))
+    seconds = usual * (read_seconds(shape) + product_seconds(shape.n_values, n_clusters))
+    return sampling, first, replace(passes, seconds=seconds)
 
 
 # Squared distances between which float32 neither overflows nor loses digits.
@@ -204,14 +188,13 @@ def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, 
     """
     labels = np.empty(len(rows), dtype=np.int64)
     squared = np.empty(len(rows))
-    step = tile_rows(max(rows.shape[1], len(centers)))
-    for begin in range(0, len(rows), step):
-        tile = _squared_to(rows[begin : begin + step], centers)
+    for part in row_tiles(len(rows), max(rows.shape[1], len(centers))):
+        tile = _squared_to(rows[part], centers)
         least = tile.min(axis=1)
         # Distances are made of those from the first center.
         level = least + _NEAR[tile.dtype] * (tile[:, 0] + least)
-        labels[begin : begin + step] = (tile <= level[:, None]).argmax(axis=1)
-        squared[begin : begin + step] = least
+        labels[part] = (tile <= level[:, None]).argmax(axis=1)
+        squared[part] = least
     return labels, squared
 
 
@@ -242,10 +225,9 @@ def _sum_by_label(
     from scipy.sparse import csr_array
 
     sums, squares = np.zeros((n_clusters, rows.shape[1])), 0.0
-    step = tile_rows(rows.shape[1])
-    for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step].astype(np.float64) - origin
-        tile_labels = labels[begin : begin + step]
+    for part in row_tiles(*rows.shape):
+        tile = rows[part].astype(np.float64) - origin
+        tile_labels = labels[part]
         ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
         sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile
         squares += float(np.einsum("ij,ij->", tile, tile))
@@ -303,15 +285,10 @@ def _pass_kernel(X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayR
 
 
 def _merge(a: _Sums, b: _Sums) -> _Sums:
+    squares, inertia = a.squares + b.squares, a.inertia + b.inertia
     farther = b if b.far > a.far else a
-    return _Sums(
-        a.counts + b.counts,
-        a.sums + b.sums,
-        a.squares + b.squares,
-        a.inertia + b.inertia,
-        farther.far,
-        farther.far_row,
-    )
+    far = farther.far, farther.far_row
+    return _Sums(a.counts + b.counts, a.sums + b.sums, squares, inertia, *far)
 
 
 def _start(blocks: RowBlocks, n_clusters: int, random_state: int) -> np.ndarray:
@@ -319,12 +296,9 @@ def _start(blocks: RowBlocks, n_clusters: int, random_state: int) -> np.ndarray:
     n = blocks.n_samples
     size = _sampled_rows(n, n_clusters)
     chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)
-    folder = blocks.scratch.child(blocks.scratch.unique("sample"))
-    try:
+    with blocks.scratch.temporary("sample") as folder:
         parts = gather_parts(blocks, np.sort(chosen), folder, "k-means sample")
         [centers] = run_tasks(_start_task, [parts], n_clusters, random_state, label="k-means++")
-    finally:
-        folder.close()
     if len(centers) == 1 < n_clusters:
         raise InputError(f"All {size} sampled rows are equal, so there are no clusters to find.")
     if len(centers) < n_clusters:

@@ -528,11 +528,10 @@ def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str
 def gather_rows(blocks: RowBlocks, ids: np.ndarray, label: str) -> ArrayRef:
     """Store chosen rows (ascending), transformed, as one chunk in scratch: one pass."""
     scratch = blocks.scratch
-    folder = scratch.child(scratch.unique("sample"))
-    parts = gather_parts(blocks, ids, folder, label)
-    rows = scratch.create(scratch.unique("rows"), (len(ids), blocks.n_features), blocks.dtype)
-    run_tasks(_join_task, [parts], rows, label=label)
-    folder.close()
+    with scratch.temporary("sample") as folder:
+        parts = gather_parts(blocks, ids, folder, label)
+        rows = scratch.create(scratch.unique("rows"), (len(ids), blocks.n_features), blocks.dtype)
+        run_tasks(_join_task, [parts], rows, label=label)
     return rows
 
 

@@ -2,8 +2,8 @@
 
 from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
 from bigfs.graph.build import knn_graph
-from bigfs.graph.components import connected_components
 from bigfs.graph.knn import KNNGraph
+from bigfs.graph.symmetrize import connected_components
 
 __all__ = [
     "AffinityMatrix",

@@ -91,15 +91,13 @@ def store_affinity(
     partitions : ArrayRef or None, default=None
         As in `AffinityMatrix`.
     """
-    working, scales = scratch.child(scratch.unique("scales")), None
-    try:
+    scales = None
+    with scratch.temporary("scales") as working:
         if weight == "heat" and sigma is None:
             scales = working.create("scales", size[:1], np.float64, size[1])
             run_tasks(_write_scales, block_bounds(*size), edges, scales, label="scales")
         weighed = WeighedEdges(edges, weight, sigma, scales)
         parts = symmetrize(weighed, *size, scratch, complaint)
-    finally:
-        working.close()
     return AffinityMatrix(
         **parts, weight=weight, sigma_=sigma, scratch=scratch, partitions=partitions
     )
@@ -185,8 +183,7 @@ def affinity(
     """
     check_weight(weight, sigma, graph.metric)
     scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
-    working = scratch.child(scratch.unique("weights"))
-    try:
+    with scratch.temporary("weights") as working:
         width = default_sigma(graph) if isinstance(sigma, str) else sigma
         edges = NeighborEdges(graph.indices_ref, None)
         if weight == "heat":
@@ -198,8 +195,6 @@ def affinity(
             edges = replace(edges, values=products.values, least=products.least)
         size, complaint = (graph.n_samples, graph.indices_ref.chunk_rows), _COMPLAINTS[weight]
         return store_affinity(edges, weight, width, size, scratch, complaint, graph.partitions_ref)
-    finally:
-        working.close()
 
 
 def _products(

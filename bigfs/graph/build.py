@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.blocks.kernels import slices
+from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.seeds import rng
 from bigfs.core.units import parse_bytes
@@ -30,6 +31,7 @@ from bigfs.graph.partition import (
     assign_cells,
     exact_rows,
     find_cells,
+    group_tiny,
     plan_partitions,
 )
 from bigfs.graph.recall import (
@@ -44,15 +46,16 @@ from bigfs.graph.recall import (
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
     Distribution,
-    distribute,
+    compile_first,
+    distribute_task,
     gather_rows,
-    merge_task,
+    merge_results,
     scratch_bytes,
-    search_partitions,
+    search_task,
+    shelf_width,
 )
-from bigfs.graph.shuffle import Runs
+from bigfs.graph.shuffle import Receipt, Runs, commit_runs
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -162,14 +165,12 @@ def knn_graph(
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
     if n_components is None:
         return build_graph(blocks, request, scratch, representation="raw")
-    passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
-    try:
+    passes = blocks.passes
+    with scratch.temporary("representation") as working:
         rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
         details = {"representation": representation, "explained_variance": explained}
         graph = build_graph(rows, request, scratch, **details)
         blocks.check_unchanged()
-    finally:
-        working.close()
     over_components = {"passes_over_components": graph.details["passes"]}
     details = {**graph.details, "passes": blocks.passes - passes, **over_components}
     return replace(graph, details=details)
@@ -201,13 +202,10 @@ def build_graph(
         n_partitions=request.n_partitions,
         remote=is_remote(scratch.path),
     )
-    working = scratch.child(scratch.unique("search"))
-    try:
+    with scratch.temporary("search") as working:
         graph = _Build(blocks, request, plan, scratch, working).run(details)
         blocks.check_unchanged()
         return graph
-    finally:
-        working.close()
 
 
 @dataclass
@@ -224,8 +222,9 @@ class _Build:
     shares: np.ndarray | None = None
     exact_rows: int = 0
     searches: int = 0
-    candidates: tuple[ArrayRef, ...] = ()
+    candidates: tuple[ArrayRef, ArrayRef] | tuple[()] = ()
     homes: ArrayRef = field(init=False)
+    counts: np.ndarray = field(init=False)  # of shape (n_partitions,), int64: rows of each
 
     def run(self, details: dict[str, Any]) -> KNNGraph:
         """Sample, distribute, search, merge and check."""
@@ -248,7 +247,7 @@ class _Build:
                 spread = self._distribute(cells)
             indices, distances = self._search(spread, cells, effort)
             if samples is None:
-                recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
+                recall = RecallEstimate.certain(self.blocks.n_samples)
                 break
             listed = scattered_rows(samples.read(0, "ids")[0], distances)
             if true is None:
@@ -260,27 +259,26 @@ class _Build:
             eps, effort = self._more(eps, effort, recall, cells)
         else:
             self._missed(recall)
-        assert spread is not None
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        is_exact = spread.counts.max() <= self.exact_rows
+        is_exact = self.counts.max() <= self.exact_rows
         return KNNGraph(
             indices,
             distances,
             self.homes,
             request.metric,
             "exact" if is_exact else "pynndescent",
-            len(spread.counts),
+            len(self.counts),
             recall,
             self.scratch,
             {
                 **details,
                 ROWS_OF_FULL_RUN: samples is not None,
-                "eps": eps if len(spread.counts) > 1 else 0.0,
+                "eps": eps if len(self.counts) > 1 else 0.0,
                 "effort": effort,
                 "passes": self.blocks.passes - before,
-                "rows_searched": int(spread.counts.sum()),
-                "largest_partition": int(spread.counts.max()),
+                "rows_searched": int(self.counts.sum()),
+                "largest_partition": int(self.counts.max()),
                 "scratch_bytes": self.scratch_bytes,
                 "predicted_scratch_bytes": self.predicted_scratch,
                 "seconds": self.seconds,
@@ -316,12 +314,25 @@ class _Build:
             return cells.eps, cells
         assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
-            self.shares = colocation(
-                self.blocks, samples, true[0], cells, self.request.metric, self.working
-            )
-        if self.request.eps is None:
-            return choose_eps(self.shares, self.request.recall_target), cells
-        return cells.eps, cells
+            self.shares = self._colocation(samples, true[0], cells)
+        if self.request.eps is not None:
+            return cells.eps, cells
+        # The smallest eps that leaves the search enough room below the target.
+        lost = 1 - self.request.recall_target
+        enough = self.shares >= self.request.recall_target + lost * _LEFT_TO_SEARCH
+        return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
+
+    def _colocation(self, samples: Runs, true: np.ndarray, cells: Cells) -> np.ndarray:
+        """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
+
+        A neighbor can only be found where both rows are in one partition. For sampled rows and
+        their true neighbors (n_rows, n_neighbors) that is known for any eps from the centers alone.
+        """
+        working, (ids, where) = self.working, np.unique(true, return_inverse=True)
+        neighbors = gather_rows(self.blocks, [ids], self.request.metric, working)
+        places = working.put(working.unique("places"), where.reshape(true.shape))
+        [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
+        return np.array(shares)
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
@@ -333,41 +344,91 @@ class _Build:
         return cells
 
     def _distribute(self, cells: Cells) -> Distribution:
+        """Write every row to its partitions, and its own one to ``homes``: one pass over X."""
+        blocks, working, request = self.blocks, self.working, self.request
         self.predicted_scratch = scratch_bytes(
-            self.blocks.layout, self.request.n_neighbors, cells.n_partitions, cells.copies
+            blocks.layout, request.n_neighbors, cells.n_partitions, cells.copies
         )
-        self.working.check_free("graph", self.predicted_scratch)
+        working.check_free("graph", self.predicted_scratch)
+        width, count = shelf_width(cells.n_partitions), self.plan.run_blocks
+        n_shelves = -(-cells.n_partitions // width)
+        folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
+        items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
+        shared = ((blocks.n_features, blocks.dtype), cells, request.metric, width, folders)
         with timed(self.seconds, "distribute"):
-            return distribute(
-                self.blocks, cells, self.plan, self.request.metric, self.working, self.homes
-            )
+            receipts = run_tasks(
+                distribute_task, list(enumerate(items)), blocks.start_pass(), *shared, self.homes,
+                label="distribute", unit="runs",
+            )  # fmt: skip
+            shelves = list(zip(*receipts, strict=True))
+            sizes = [sum(np.diff(receipt.offsets) for receipt in shelf) for shelf in shelves]
+            self.counts = np.concatenate(sizes)[: cells.n_partitions]
+            if self.counts.max() > self.plan.capacity_rows:
+                raise MemoryLimitError(
+                    f"Stage 'graph': a partition has {self.counts.max():,} rows with copies, and "
+                    f"one task can hold {self.plan.capacity_rows:,}. Set n_partitions to "
+                    f"{2 * max(2, len(self.counts))} or more, or raise memory_limit."
+                )
+            runs = [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
+        return Distribution(tuple(runs), width)
 
     def _search(
         self, spread: Distribution, cells: Cells, effort: float
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search the partitions and merge their results by row."""
         n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
-        rows = graph_block_rows(k)
-        # A task of an earlier search that was given up may still write: not into these arrays.
+        # A task of an earlier search that was given up may still write: not into new arrays.
         self.scratch.remove(*self.candidates)
         self.searches += 1
-        more = f"-{self.searches}" if self.searches > 1 else ""
-        indices = self.scratch.create(f"indices{more}", (n, k), np.int32, rows)
-        distances = self.scratch.create(f"distances{more}", (n, k), np.float32, rows)
-        self.candidates = (indices, distances)
+        suffix = f"-{self.searches}" if self.searches > 1 else ""
         self.exact_rows = exact_rows(
-            request.algorithm, self.plan, spread.counts, self.blocks.n_features
+            request.algorithm, self.plan, self.counts, self.blocks.n_features
         )
+        rows = min(n, graph_block_rows(k))
         with timed(self.seconds, "neighbors"):
-            results, used = search_partitions(
-                spread, cells.partners(), request, (self.exact_rows, effort), indices, self.working
-            )
-        self.scratch_bytes = max(self.scratch_bytes, used)
+            results = self._results(spread, cells.partners(), effort, (rows, -(-n // rows)))
         with timed(self.seconds, "merge"):
-            bounds = block_bounds(n, indices.chunk_rows)
-            run_tasks(merge_task, bounds, results, (), self.candidates, label="merge")
+            self.candidates, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
         results.remove()
-        return indices, distances
+        return self.candidates
+
+    def _results(
+        self,
+        spread: Distribution,
+        partners: np.ndarray,
+        effort: float,
+        destination: tuple[int, int],
+    ) -> Runs:
+        """Search every partition on its own, several at a time across workers.
+
+        The results have a target for each stored block of the graph. With a recall target the
+        rows stay in scratch, for another attempt.
+        """
+        request, working = self.request, self.working
+        folder = str(working.child(working.unique("results")).path)
+        groups = group_tiny(self.counts, partners, request.n_neighbors + 1)
+        sizes = np.array([self.counts[list(group)].sum() for group in groups])
+        # A group is searched while the first of its shelves is still there.
+        shelf_of = np.array([group[0] // spread.width for group in groups])
+        if sizes.max() > self.exact_rows:
+            compile_first()
+        shared = request, (self.exact_rows, effort), (folder, *destination)
+        receipts: dict[int, Receipt] = {}
+        held = sum(runs.nbytes for runs in spread.shelves)
+        for shelf, runs in enumerate(spread.shelves):
+            # The largest first, so that no worker is left with it at the end.
+            mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
+            items = [(i, groups[i]) for i in mine]
+            parts = run_tasks(
+                search_task, items, spread, *shared, label="neighbors", unit="partitions"
+            )
+            receipts.update(zip(mine, parts, strict=True))
+            written = sum(receipt.nbytes for receipt in receipts.values())
+            self.scratch_bytes = max(self.scratch_bytes, held + written)
+            if request.recall_target is None:
+                runs.remove()
+                held -= runs.nbytes
+        return commit_runs(working, folder, [receipts[i] for i in range(len(groups))])
 
     def _more(
         self, eps: float, effort: float, recall: RecallEstimate, cells: Cells
@@ -400,32 +461,6 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
     seconds[step] = round(seconds.get(step, 0.0) + time.monotonic() - began, 3)
 
 
-def colocation(
-    blocks: RowBlocks, samples: Runs, true: np.ndarray, cells: Cells, metric: str, working: Scratch
-) -> np.ndarray:
-    """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
-
-    A neighbor can only be found where both rows are in one partition. For sampled rows and their
-    true neighbors that is known for any eps from the centers alone.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    samples : Runs
-        Target 0: the sampled rows.
-    true : ndarray of shape (n_rows, n_neighbors), int64
-        Their true neighbors.
-    cells : Cells
-    metric : str
-    working : Scratch
-    """
-    ids, where = np.unique(true, return_inverse=True)
-    neighbors = gather_rows(blocks, [ids], metric, working)
-    places = working.put(working.unique("places"), where.reshape(true.shape))
-    [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
-    return np.array(shares)
-
-
 def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
@@ -435,9 +470,7 @@ def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: Array
         ours = _membership(rows, centers, eps)
         theirs = _membership(others, centers, eps)
         together = 0
-        step = max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))
-        for begin in range(0, len(rows), step):
-            tile = slice(begin, begin + step)
+        for tile in slices(len(rows), max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))):
             together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
         shares.append(together / where.size)
     return shares
@@ -449,12 +482,6 @@ def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> np.ndarray
     member = np.zeros((len(rows), len(centers) - 1), dtype=bool)
     member[source, cells] = True
     return member
-
-
-def choose_eps(shares: np.ndarray, target: float) -> float:
-    """Return the smallest eps that leaves the search enough room below the target."""
-    enough = shares >= target + (1 - target) * _LEFT_TO_SEARCH
-    return EPS_GRID[int(enough.argmax()) if enough.any() else len(EPS_GRID) - 1]
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:

@@ -48,13 +48,7 @@ def graph_cost(
     MemoryLimitError
         If not even small partitions fit ``memory_limit``.
     """
-    plan = plan_partitions(
-        shape,
-        n_neighbors,
-        memory_limit,
-        algorithm=algorithm,
-        remote=remote,
-    )
+    plan = plan_partitions(shape, n_neighbors, memory_limit, algorithm=algorithm, remote=remote)
     steps = _search_steps(shape, plan, n_neighbors, recall_target)
     products = weight in ("dot", "cosine")
     if products:
@@ -69,12 +63,8 @@ def graph_cost(
     united = n * k * (16 + 24) + stored
     if products:
         united += 8 * n * k
-    return StageCost(
-        tuple(steps),
-        scratch_bytes=max(scratch, united),
-        stored_bytes=stored,
-        compiles=not plan.exact,  # then pynndescent searches partitions, or may
-    )
+    # Where partitions are not exact, pynndescent searches them, or may.
+    return StageCost(tuple(steps), max(scratch, united), stored, compiles=not plan.exact)
 
 
 def _search_steps(
@@ -130,15 +120,9 @@ def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> 
     edges = min(n_samples, home) * n_neighbors
     # Heat looks up the scales of both ends, which may be in any block.
     needed, requests = (96, blocks + 5) if weight == "heat" else (64, 4)
-    return [
-        Step("the edges of a block of rows", needed * edges, blocks, 0, requests * blocks),
-        Step(
-            "the edges of a block of rows united with their reverses",
-            _UNION_BYTES * edges,
-            blocks,
-            0,
-            blocks * (3 * blocks + 6),
-            seconds=loop_seconds(n_samples, n_neighbors, _UNION_LOOPS),
-        ),
-        Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks),
-    ]
+    what = "the edges of a block of rows"
+    weighed = Step(what, needed * edges, blocks, 0, requests * blocks)
+    what, requests = f"{what} united with their reverses", blocks * (3 * blocks + 6)
+    seconds = loop_seconds(n_samples, n_neighbors, _UNION_LOOPS)
+    united = Step(what, _UNION_BYTES * edges, blocks, 0, requests, seconds=seconds)
+    return [weighed, united, Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks)]

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import slices
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.core.threads import compiled
@@ -94,7 +95,7 @@ def _search_pynndescent(
     if data is not None:
         width = wider
     else:
-        data = rows if rows.dtype == np.float32 else _centered(rows)
+        data = rows if rows.dtype == np.float32 else _in_float32(rows, rows.mean(axis=0))
     with _numba_lock:
         candidates = descend(data, width, seed)
         del data
@@ -102,22 +103,30 @@ def _search_pynndescent(
     squares = compiled(_squares, "reassoc", "contract")
     indices = np.full((len(rows), n_neighbors), -1, np.int32)
     squared = np.full((len(rows), n_neighbors), np.inf)
-    for begin in range(0, len(rows), _TILE_ROWS):
-        tile = slice(begin, begin + _TILE_ROWS)
-        far = squares(rows, begin, candidates[tile])
+    for tile in slices(len(rows), _TILE_ROWS):
+        far = squares(rows, tile.start, candidates[tile])
         indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
     indices[np.isinf(squared)] = -1
     return indices, squared
 
 
-def _centered(rows: np.ndarray) -> np.ndarray:
-    """Return rows from their mean, float32: far from the origin it has few digits."""
-    data = np.empty(rows.shape, np.float32)
-    center = rows.mean(axis=0)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-    for begin in range(0, len(rows), step):
-        data[begin : begin + step] = rows[begin : begin + step] - center
-    return data
+def _in_float32(
+    rows: np.ndarray, center: np.ndarray, components: np.ndarray | None = None
+) -> np.ndarray:
+    """Return rows from a center, or the components of these, float32.
+
+    Far from the origin float32 has few digits.
+    """
+    width = rows.shape[1] if components is None else components.shape[1]
+    out = np.empty((len(rows), width), np.float32)
+    center = center.astype(rows.dtype)
+    for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
+        tile = (rows[part] - center).astype(np.float32, copy=False)
+        if components is None:
+            out[part] = tile
+        else:
+            np.matmul(tile, components, out=out[part])
+    return out
 
 
 def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
@@ -168,7 +177,7 @@ def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) ->
     components = leading_components(sample - mean, most, generator)
     tests = np.sort(generator.choice(n, _TEST_ROWS, replace=False))
     true, _ = search_exact(rows, n_neighbors, rows[tests], tests)
-    projected = _project(rows, mean, components)
+    projected = _in_float32(rows, mean, components)
     for share in _SHARES:
         p = min(most, d // share)
         narrow = projected[:, :p]
@@ -177,17 +186,6 @@ def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) ->
         if held >= _ENOUGH:
             return np.ascontiguousarray(narrow)
     return None
-
-
-def _project(rows: np.ndarray, mean: np.ndarray, components: np.ndarray) -> np.ndarray:
-    """Return the components of rows, float32."""
-    out = np.empty((len(rows), components.shape[1]), np.float32)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-    origin = mean.astype(rows.dtype)
-    for begin in range(0, len(rows), step):
-        tile = (rows[begin : begin + step] - origin).astype(np.float32, copy=False)
-        np.matmul(tile, components, out=out[begin : begin + step])
-    return out
 
 
 def leading_components(

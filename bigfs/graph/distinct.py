@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, format_limit, limit_for, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.graph.affinity import count_beyond
@@ -62,8 +62,7 @@ def without_copies(
             f"{words}: their neighbors in the graph are copies of them. A memory_limit of "
             f"'{needed}' would have their neighbors searched among the rows that differ.",
         )
-    working = scratch.child(scratch.unique("distinct"))
-    try:
+    with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
         ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
@@ -82,8 +81,6 @@ def without_copies(
             f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
             "copy takes those of the row that it equals.",
         )
-    finally:
-        working.close()
 
 
 def _noted(graph: KNNGraph, note: str) -> KNNGraph:
@@ -101,15 +98,14 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     """Write two numbers of every row of a block, the same for equal rows only."""
     odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
     out = np.empty((len(X), 2), dtype=np.uint64)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
+    for part in row_tiles(*X.shape):
         # Adding zero makes one zero of both, and in float64 equal values have equal bits.
-        bits = (X[begin : begin + step].astype(np.float64) + 0.0).view(np.uint64)
+        bits = (X[part].astype(np.float64) + 0.0).view(np.uint64)
         # Low bits of short numbers are zero: the high ones are mixed into them first.
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
         bits ^= bits >> np.uint64(29)
         for column, factors in enumerate(odd):
-            out[begin : begin + step, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
+            out[part, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
     hashes.write(first_row, out)
 
 
@@ -126,8 +122,7 @@ def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
     rank[np.argsort(first)] = np.arange(len(first))
     group_of_row = np.empty(len(values), dtype=np.int32)
     group_of_row[order] = rank[group]
-    for start in range(0, len(group_of_row), place.chunk_rows):
-        place.write(start, group_of_row[start : start + place.chunk_rows])
+    place.write(0, group_of_row)
     folder, _, name = ids.rpartition("/")
     Scratch(folder).put(name, np.sort(first))
     return len(first)
@@ -158,23 +153,17 @@ def _spread(
     """Store the graph of all rows from that of the distinct ones."""
     n, rows = graph.n_samples, graph.indices_ref.chunk_rows
     shape = (n, distinct.n_neighbors)
-    refs = (
-        scratch.create("indices-distinct", shape, np.int32, rows),
-        scratch.create("distances-distinct", shape, np.float32, rows),
-        scratch.create("partitions", (n,), np.int32, rows),
-    )
-    sources = (distinct.indices_ref, distinct.distances_ref, distinct.partitions_ref)
-    run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
+    refs: dict[str, Any] = {
+        "indices_ref": scratch.create("indices-distinct", shape, np.int32, rows),
+        "distances_ref": scratch.create("distances-distinct", shape, np.float32, rows),
+        "partitions_ref": scratch.create("partitions", (n,), np.int32, rows),
+    }
+    sources = tuple(getattr(distinct, name) for name in refs)
+    shared = (sources, ids, place, tuple(refs.values()))
+    run_tasks(_spread_task, graph.row_bounds, *shared, label="copies")
     details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
-    return replace(
-        distinct,
-        indices_ref=refs[0],
-        distances_ref=refs[1],
-        partitions_ref=refs[2],
-        scratch=scratch,
-        details=details,
-    )
+    return replace(distinct, **refs, scratch=scratch, details=details)
 
 
 def _spread_task(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.memory import task_budget
@@ -210,9 +210,7 @@ def _edge_sum(
 ) -> np.ndarray:
     """Return the sum of ``w (x_i - z_j)^2`` per feature, in tiles of edges."""
     total = np.zeros(X.shape[1])
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(i), step):
-        part = slice(begin, begin + step)
+    for part in row_tiles(len(i), X.shape[1]):
         gap = X[i[part]].astype(np.float64)
         gap -= Z[j[part]]
         total += np.einsum("e,ef,ef->f", weights[part], gap, gap)
@@ -223,17 +221,16 @@ def _with_spread(X: np.ndarray, degrees: np.ndarray, smoothness: np.ndarray) -> 
     """Add the degree-weighted moments of a block to its edge sums."""
     weight = float(degrees.sum())
     mean = np.zeros(X.shape[1])
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        mean += degrees[begin : begin + step] @ X[begin : begin + step].astype(np.float64)
+    for part in row_tiles(*X.shape):
+        mean += degrees[part] @ X[part].astype(np.float64)
     mean /= weight
     # The rounded mean of equal values can differ from them in the last bit.
     constant = (X == X[0]).all(axis=0)
     mean[constant] = X[0, constant]
     spread = np.zeros(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - mean
-        spread += np.einsum("i,ij,ij->j", degrees[begin : begin + step], tile, tile)
+    for part in row_tiles(*X.shape):
+        tile = X[part] - mean
+        spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
     return EdgeMoments(smoothness, weight, mean, spread)
 
 
@@ -322,21 +319,11 @@ def edge_products(
         Where the values are stored.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
-    results = run_tasks(
-        _product_task,
-        blocks.bounds,
-        blocks.start_pass(),
-        indices,
-        blocks.rows,
-        weight == "cosine",
-        values,
-        label="products",
-        unit="blocks",
-    )
+    shared = (blocks.start_pass(), indices, blocks.rows, weight == "cosine", values)
+    results = run_tasks(_product_task, blocks.bounds, *shared, label="products", unit="blocks")
     least = min(block_least for block_least, _ in results)
-    return EdgeProducts(
-        values, least if np.isfinite(least) else 0.0, sum(n_unlike for _, n_unlike in results)
-    )
+    n_unlike = sum(block_unlike for _, block_unlike in results)
+    return EdgeProducts(values, least if np.isfinite(least) else 0.0, n_unlike)
 
 
 def _product_task(
@@ -367,9 +354,7 @@ def _pair_products(
 ) -> np.ndarray:
     """Return ``x_i'z_j`` of every pair, or its cosine, in float64 and in tiles of pairs."""
     products = np.empty(len(i))
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(i), step):
-        part = slice(begin, begin + step)
+    for part in row_tiles(len(i), X.shape[1]):
         # The order of a row's values decides the order of its sum.
         x = X[i[part]].astype(np.float64, order="C")
         z = Z[j[part]].astype(np.float64, order="C")

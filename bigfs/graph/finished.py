@@ -14,6 +14,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.graph.affinity import AffinityMatrix, store_affinity
 from bigfs.graph.cost import affinity_steps, graph_block_rows
+from bigfs.graph.representation import rows_left_out
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.parts import PARTS, CSRParts
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -91,28 +92,19 @@ def finished_affinity(
     InputError
         If it is no such matrix, is not of the rows of the data, or a row has no edge.
     """
-    uri, dropped = graph.uri, np.asarray(blocks.source.dropped, dtype=np.int64)
-    n_all = blocks.n_samples + len(dropped)
-    if graph.n_samples != n_all:
-        raise InputError(
-            f"{uri} has {graph.n_samples:,} rows, and the data have {n_all:,}. It must be of the "
-            "same samples."
-        )
+    dropped = rows_left_out(graph, blocks)
     size = blocks.n_samples, graph_block_rows(mean_neighbors(graph))
-    working = scratch.child(scratch.unique("weights"))
-    try:
+    with scratch.temporary("weights") as working:
         kept = places = None
         if len(dropped):
-            of_data = np.delete(np.arange(n_all), dropped)
+            of_data = np.delete(np.arange(graph.n_samples), dropped)
             kept = working.put("kept", of_data)
-            place = np.full(n_all, -1)
+            place = np.full(graph.n_samples, -1)
             place[of_data] = np.arange(len(of_data))
             places = working.put("places", place)
         edges = _StoredEdges(_shared(graph, working), kept, places)
-        complaint = f": {uri} has no edge with a positive weight there. Remove isolated rows."
+        complaint = f": {graph.uri} has no edge with a positive weight there. Remove isolated rows."
         return store_affinity(edges, weight, sigma, size, scratch, complaint)
-    finally:
-        working.close()
 
 
 def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
@@ -131,6 +123,6 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     from bigfs.store.formats.zarr_rows import open_parts  # loads zarr
 
     for name, part in zip(PARTS, graph.parts, strict=True):
-        scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
+        scratch.put(name, part, _PART_VALUES)
     shape = (graph.n_samples, graph.n_features)
     return CSRParts(partial(open_parts, str(scratch.path)), shape, graph.uri)

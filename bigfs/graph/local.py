@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import slices
 from bigfs.core.checks import check_choice, check_count
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
@@ -60,24 +61,23 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
     if metric == "euclidean":
         return X
     out = np.empty(X.shape, X.dtype)
-    step = max(1, _TILE_BYTES // (16 * X.shape[1]))
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step].astype(np.float64)
+    for part in slices(len(X), max(1, _TILE_BYTES // (16 * X.shape[1]))):
+        tile = X[part].astype(np.float64)
         if metric == "correlation":
             tile -= tile.mean(axis=1, keepdims=True)
-        scale = np.abs(X[begin : begin + step]).max(axis=1).astype(np.float64)
+        scale = np.abs(X[part]).max(axis=1).astype(np.float64)
         norms = np.linalg.norm(tile, axis=1)
         # Rounding leaves a constant row with a residue of the mean.
         lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
         if lost.any():
-            row = begin + int(lost.argmax())
+            row = part.start + int(lost.argmax())
             row = row if ids is None else int(ids[row])
             kind = "zero" if metric == "cosine" else "constant"
             raise InputError(
                 f"Row {row} is {kind} in every feature and has no {metric} distance to other "
                 f"rows. Remove such rows or set metric to 'euclidean'. {FROM_0}"
             )
-        out[begin : begin + step] = tile / norms[:, None]
+        out[part] = tile / norms[:, None]
     return out
 
 
@@ -156,14 +156,11 @@ def search_exact(
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
     precision = np.finfo(np.float32 if is_narrow else np.float64)
     center = rows.mean(axis=0, dtype=np.float64)
-    width = max(1, _WIDE_BYTES // (8 * rows.shape[1]))
-    spans = [slice(begin, begin + width) for begin in range(0, n, width)]
+    spans = list(slices(n, max(1, _WIDE_BYTES // (8 * rows.shape[1]))))
     kept = _from_center(rows, center, dtype) if len(spans) == 1 else None
     indices = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
-    step = max(1, _TILE_BYTES // (dtype.itemsize * max(n, rows.shape[1])))
-    for begin in range(0, m, step):
-        tile = slice(begin, min(begin + step, m))
+    for tile in slices(m, max(1, _TILE_BYTES // (dtype.itemsize * max(n, rows.shape[1])))):
         part, part_norms = _from_center(queries[tile], center, dtype)
         part *= -2
         approximate = np.empty((len(part), n), dtype)
@@ -212,9 +209,7 @@ def _rank(
     """Fill in each query's nearest of the rows that are ``near`` (n_queries, n_rows), bool."""
     counts, k = near.sum(axis=1), indices.shape[1]
     widest = int(counts.max(initial=0))
-    step = max(1, _RANKED_PAIRS // max(1, widest))
-    for begin in range(0, len(queries), step):
-        tile = slice(begin, begin + step)
+    for tile in slices(len(queries), max(1, _RANKED_PAIRS // max(1, widest))):
         query, row = np.nonzero(near[tile])
         before = np.cumsum(counts[tile]) - counts[tile]
         place = np.arange(len(query)) - before[query]
@@ -231,9 +226,7 @@ def pair_squares(
 ) -> np.ndarray:
     """Return squared distances of pairs of rows, (n_pairs,) float64, from the differences."""
     squared = np.empty(len(query))
-    step = max(1, _PAIR_BYTES // (16 * rows.shape[1]))
-    for begin in range(0, len(query), step):
-        tile = slice(begin, begin + step)
+    for tile in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
         gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
         squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
     return squared
@@ -297,9 +290,8 @@ def merge_neighbors(
     merged = distances[order[begins]]
     several = np.flatnonzero(counts > 1)
     widest = int(counts.max(initial=1))
-    step = max(1, _MERGED_ENTRIES // (widest * k))
-    for begin in range(0, len(several), step):
-        part = several[begin : begin + step]
+    for tile in slices(len(several), max(1, _MERGED_ENTRIES // (widest * k))):
+        part = several[tile]
         slots = begins[part, None] + np.arange(widest)
         present = np.arange(widest) < counts[part, None]
         lists = order[np.where(present, slots, begins[part, None])]

@@ -50,6 +50,11 @@ class RecallEstimate:
     n_rows: int
     exact: bool = False
 
+    @classmethod
+    def certain(cls, n_rows: int) -> RecallEstimate:
+        """Return the recall of an exact search."""
+        return cls(1.0, 1.0, 1.0, n_rows, exact=True)
+
     def __str__(self) -> str:
         """Return it in words."""
         if self.exact:

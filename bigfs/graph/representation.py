@@ -24,7 +24,7 @@ from bigfs.blocks.kernels import (
     block_gram,
     complete_gram,
     merge_gram,
-    tile_rows,
+    row_tiles,
 )
 from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step, moments_step
 from bigfs.config.sections import GraphConfig
@@ -311,6 +311,24 @@ def content_of_member(settings: GraphConfig) -> str:
     return fingerprint(settings.representation.rpartition("::")[0])
 
 
+def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
+    """Return the rows of a part of an AnnData that the data leave out, int64.
+
+    Raises
+    ------
+    InputError
+        If it has not a row for each row of the input.
+    """
+    dropped = np.asarray(blocks.source.dropped, dtype=np.int64)
+    n_all = blocks.n_samples + len(dropped)
+    if source.n_samples != n_all:
+        raise InputError(
+            f"{source.uri} has {source.n_samples:,} rows, and the data have {n_all:,}. It must be "
+            "of the same samples."
+        )
+    return dropped
+
+
 def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: Scratch) -> None:
     """Store the rows of an array of ``obsm`` as those of principal components are, float32.
 
@@ -319,12 +337,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     InputError
         If it has not a row for each row of the input, or a value is not finite.
     """
-    uri, dropped = source.uri, np.asarray(blocks.source.dropped, dtype=np.int64)
-    if source.n_samples != blocks.n_samples + len(dropped):
-        raise InputError(
-            f"{uri} has {source.n_samples:,} rows, and the data have "
-            f"{blocks.n_samples + len(dropped):,}. It must be of the same samples."
-        )
+    uri, dropped = source.uri, rows_left_out(source, blocks)
     kept = np.delete(np.arange(source.n_samples), dropped)
     out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
     for first, last in blocks.bounds:
@@ -399,9 +412,8 @@ def _covariance_kernel(
         sums -= np.multiply.outer(center, projected.sum(axis=0))
         return np.asarray(sums), []
     total = np.zeros(directions.shape)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - center
+    for part in row_tiles(*X.shape):
+        tile = X[part] - center
         total += tile.T @ (tile @ directions)
     return total, _rows_among(X, first_row, checked)
 
@@ -446,9 +458,8 @@ def _project_kernel(
         out.write(first_row, _project_entries(X, center, directions).astype(np.float32))
         return None
     projected = np.empty((len(X), directions.shape[1]), np.float32)
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        projected[begin : begin + step] = (X[begin : begin + step] - center) @ directions
+    for part in row_tiles(*X.shape):
+        projected[part] = (X[part] - center) @ directions
     out.write(first_row, projected)
     if sampled is None:
         return None

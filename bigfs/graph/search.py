@@ -1,4 +1,4 @@
-"""The steps of the out-of-core search: sample rows, send rows to partitions, search, merge."""
+"""The tasks of the out-of-core search: sample rows, send rows to partitions, search, merge."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
-from bigfs.core.errors import MemoryLimitError
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.descent import is_compiled, search_prepared
 from bigfs.graph.local import as_distances, merge_neighbors, prepare_rows
-from bigfs.graph.partition import Cells, GraphRequest, PartitionPlan, group_tiny
+from bigfs.graph.partition import Cells, GraphRequest
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
+from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
@@ -39,7 +39,10 @@ class Distribution:
     # Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
     shelves: tuple[Runs, ...]
     width: int
-    counts: np.ndarray  # of shape (n_partitions,), int64: rows of each partition
+
+    def read(self, partition: int) -> list[np.ndarray]:
+        """Return numbers and rows of a partition."""
+        return self.shelves[partition // self.width].read(partition % self.width, "ids", "rows")
 
 
 def shelf_width(n_partitions: int) -> int:
@@ -89,56 +92,7 @@ def _gather_kernel(
     return write_run(folder, first_row // rows, targets, len(lists), values)
 
 
-def distribute(
-    blocks: RowBlocks,
-    cells: Cells,
-    plan: PartitionPlan,
-    metric: str,
-    working: Scratch,
-    homes: ArrayRef,
-) -> Distribution:
-    """Write every row to its partitions and its own partition to ``homes``: one pass over X.
-
-    Raises
-    ------
-    MemoryLimitError
-        If a partition came out larger than the sample said.
-    """
-    width = shelf_width(cells.n_partitions)
-    n_shelves = -(-cells.n_partitions // width)
-    folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
-    count = plan.run_blocks
-    items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
-    receipts = run_tasks(
-        _distribute_task,
-        list(enumerate(items)),
-        blocks.start_pass(),
-        (blocks.n_features, blocks.dtype),
-        cells,
-        metric,
-        width,
-        folders,
-        homes,
-        label="distribute",
-        unit="runs",
-    )
-    shelves = list(zip(*receipts, strict=True))
-    counts = np.concatenate(
-        [sum(np.diff(receipt.offsets) for receipt in shelf) for shelf in shelves]
-    )[: cells.n_partitions]
-    if counts.max() > plan.capacity_rows:
-        raise MemoryLimitError(
-            f"Stage 'graph': a partition has {counts.max():,} rows with copies, and one task can "
-            f"hold {plan.capacity_rows:,}. Set n_partitions to "
-            f"{2 * max(2, len(counts))} or more, or raise memory_limit."
-        )
-    runs = [
-        commit_runs(working, folder, shelf) for folder, shelf in zip(folders, shelves, strict=True)
-    ]
-    return Distribution(tuple(runs), width, counts)
-
-
-def _distribute_task(
+def distribute_task(
     item: tuple[int, list[tuple[int, int]]],
     reader: BlockReader,
     like: tuple[int, np.dtype[Any]],
@@ -168,62 +122,7 @@ def _distribute_task(
     return receipts
 
 
-def search_partitions(
-    spread: Distribution,
-    partners: np.ndarray,
-    request: GraphRequest,
-    how: tuple[int, float],
-    indices: ArrayRef,
-    working: Scratch,
-) -> tuple[Runs, int]:
-    """Search every partition on its own, several at a time across workers.
-
-    ``how`` says up to how many rows are searched exactly, and by what factor pynndescent explores
-    more. With a recall target the rows stay in scratch, for another attempt.
-
-    Returns
-    -------
-    results : Runs
-        One target per stored block of the graph.
-    scratch_bytes : int
-        The most that rows and results took together.
-    """
-    folder = str(working.child(working.unique("results")).path)
-    rows = indices.chunk_rows
-    n_blocks = -(-indices.shape[0] // rows)
-    groups = group_tiny(spread.counts, partners, request.n_neighbors + 1)
-    sizes = np.array([spread.counts[list(group)].sum() for group in groups])
-    # A group is searched while the first of its shelves is still there.
-    shelf_of = np.array([group[0] // spread.width for group in groups])
-    if sizes.max() > how[0]:
-        _compile_first()
-    receipts: dict[int, Receipt] = {}
-    held, most = sum(runs.nbytes for runs in spread.shelves), 0
-    for shelf, runs in enumerate(spread.shelves):
-        # The largest first, so that no worker is left with it at the end.
-        mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
-        results = run_tasks(
-            _search_task,
-            [(i, groups[i]) for i in mine],
-            spread.shelves,
-            spread.width,
-            request,
-            how,
-            (folder, rows, n_blocks),
-            label="neighbors",
-            unit="partitions",
-        )
-        receipts.update(zip(mine, results, strict=True))
-        written = sum(receipt.nbytes for receipt in receipts.values())
-        most = max(most, held + written)
-        if request.recall_target is None:
-            runs.remove()
-            held -= runs.nbytes
-    ordered = [receipts[i] for i in range(len(groups))]
-    return commit_runs(working, folder, ordered), most
-
-
-def _compile_first() -> None:
+def compile_first() -> None:
     """Compile pynndescent's search where no process has, and say so: it takes half a minute."""
     with silenced():
         [is_ready] = run_tasks(_is_compiled, [None], label="search")
@@ -241,20 +140,23 @@ def _compile_task(item: None) -> None:
     search_prepared(rows, 5, 0, exact_rows=0)
 
 
-def _search_task(
+def search_task(
     item: tuple[int, tuple[int, ...]],
-    shelves: tuple[Runs, ...],
-    width: int,
+    spread: Distribution,
     request: GraphRequest,
     how: tuple[int, float],
     destination: tuple[str, int, int],
 ) -> Receipt:
-    """Find the neighbors of all rows of one partition within it."""
+    """Find the neighbors of all rows of a group of partitions within it.
+
+    ``how`` says up to how many rows are searched exactly, and by what factor pynndescent explores
+    more; ``destination`` names a folder, the rows of a block of the graph, and the blocks.
+    """
     number, group = item
     folder, graph_rows, n_blocks = destination
-    ids, rows = shelves[group[0] // width].read(group[0] % width, "ids", "rows")
+    ids, rows = spread.read(group[0])
     if len(group) > 1:
-        parts = [shelves[p // width].read(p % width, "ids", "rows") for p in group]
+        parts = [spread.read(partition) for partition in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
     seed = derive_seed(request.random_state, "neighbors", number)
@@ -268,7 +170,38 @@ def _search_task(
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
 
 
-def merge_task(
+def merge_results(
+    scratch: Scratch,
+    suffix: str,
+    results: Runs,
+    shape: tuple[int, int],
+    rows: int,
+    former: tuple[ArrayRef, ...] = (),
+) -> tuple[tuple[ArrayRef, ArrayRef], int]:
+    """Store the merged lists of a graph; return also how many of the former ones changed.
+
+    Parameters
+    ----------
+    scratch : Scratch
+    suffix : str
+        What names differ by from those of a graph that may be in the same place.
+    results : Runs
+        One target per stored block of the graph.
+    shape : tuple of (int, int)
+        Of the graph: rows, and neighbors of each.
+    rows : int
+        Of a block.
+    former : tuple of ArrayRef, default=()
+        Indices and distances of the graph of the first rows.
+    """
+    indices = scratch.create(f"indices{suffix}", shape, np.int32, rows)
+    lists = indices, scratch.create(f"distances{suffix}", shape, np.float32, rows)
+    bounds = block_bounds(shape[0], rows)
+    changed = run_tasks(_merge_task, bounds, results, former, lists, label="merge")
+    return lists, sum(changed)
+
+
+def _merge_task(
     bounds: tuple[int, int],
     results: Runs,
     former: tuple[ArrayRef, ...],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +22,11 @@ _TILE_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True)
-class RunColumn:
-    """One column of a run: ``width`` values of one type per row; 0 for a flat column."""
-
-    name: str
-    dtype: str
-    width: int = 0
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return np.dtype(self.dtype).itemsize * (self.width or 1)
-
-
-@dataclass(frozen=True)
 class Receipt:
     """Report of a finished attempt: its name, columns, where each target's rows begin, its size."""
 
     attempt: int
-    columns: tuple[RunColumn, ...]  # in file order
+    columns: np.dtype[Any]  # as those of `Runs`
     offsets: np.ndarray
     nbytes: int
 
@@ -49,7 +36,7 @@ class Runs:
     """Committed runs, read by target; pickles to a few hundred bytes."""
 
     folder: str
-    columns: tuple[RunColumn, ...]  # in file order
+    columns: np.dtype[Any]  # a field for each column of a file, in order
     # Of shape (n_targets + 1, n_runs), int64: first row of every target in every run.
     offsets: ArrayRef
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
@@ -64,48 +51,34 @@ class Runs:
             If a run is missing or shorter than its receipt says.
         """
         begins, ends = self.offsets.read(target, target + 2)
-        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
-        attempts = self.attempts.load()
-        total = int((ends - begins).sum())
-        out = self._empty(total, names)
-        filled = 0
-        for run in np.flatnonzero(ends > begins):
-            count = int(ends[run] - begins[run])
-            parts = {name: values[filled : filled + count] for name, values in out.items()}
-            self._fill(int(run), int(attempts[run]), int(sizes[run]), int(begins[run]), parts)
-            filled += count
-        return [out[name] for name in names]
+        filled = np.flatnonzero(ends > begins)
+        return self._read([(run, begins[run], ends[run]) for run in filled.tolist()], names)
 
     def read_rows(self, run: int, start: int, stop: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of rows ``start`` to ``stop`` of one run."""
-        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
-        attempts = self.attempts.load()
-        out = self._empty(stop - start, names)
-        self._fill(run, int(attempts[run]), int(sizes[run]), start, out)
-        return [out[name] for name in names]
+        return self._read([(run, start, stop)], names)
 
     def remove(self) -> None:
         """Delete the runs; whoever still reads them gets an error, never other rows."""
         remove_tree(self.folder)
 
-    def _empty(self, count: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Return room for the named columns."""
-        return {
-            c.name: np.empty((count, c.width) if c.width else count, c.dtype)
-            for c in self.columns
-            if c.name in names
-        }
-
-    def _fill(
-        self, run: int, attempt: int, size: int, start: int, parts: dict[str, np.ndarray]
-    ) -> None:
-        """Read one range of one run into prepared arrays, one ranged read per column."""
-        with open_own(_run_path(self.folder, run, attempt), buffering=0) as file:
-            section = 0
-            for column in self.columns:
-                if column.name in parts:
-                    read_into(file, section + start * column.row_bytes, parts[column.name])
-                section += size * column.row_bytes
+    def _read(self, ranges: list[tuple[int, int, int]], names: tuple[str, ...]) -> list[np.ndarray]:
+        """Return columns of ranges of rows, (run, start, stop): one ranged read for each."""
+        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
+        attempts = self.attempts.load()
+        total = sum(stop - start for _, start, stop in ranges)
+        out = {name: np.empty(total, self.columns[name]) for name in names}
+        filled = 0
+        for run, start, stop in ranges:
+            section, end = 0, filled + stop - start
+            with open_own(_run_path(self.folder, run, int(attempts[run])), buffering=0) as file:
+                for name in self.columns.names or ():
+                    row_bytes = self.columns[name].itemsize
+                    if name in out:
+                        read_into(file, section + start * row_bytes, out[name][filled:end])
+                    section += int(sizes[run]) * row_bytes
+            filled = end
+        return [out[name] for name in names]
 
 
 def _run_path(folder: str, run: int, attempt: int) -> Location:
@@ -146,11 +119,8 @@ def write_run(
             step = max(1, _TILE_BYTES // max(1, column[:1].nbytes))
             for begin in range(0, len(rows), step):
                 write_from(file, column[rows[begin : begin + step]])
-    columns = tuple(
-        RunColumn(name, column.dtype.name, 0 if column.ndim == 1 else column.shape[1])
-        for name, column in values.items()
-    )
-    return Receipt(attempt, columns, offsets, len(rows) * sum(c.row_bytes for c in columns))
+    columns = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in values.items()])
+    return Receipt(attempt, columns, offsets, len(rows) * columns.itemsize)
 
 
 def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:

@@ -1,4 +1,4 @@
-"""The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks.
+"""The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks; its components.
 
 Edges are transposed through the shuffle.
 """
@@ -23,6 +23,8 @@ from bigfs.store.scratch import ArrayRef, Kept, Scratch
 
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
+# Edges of a graph read at a time, while its components are looked for.
+_EDGES = 2**20
 
 
 class Edges(Protocol):
@@ -103,6 +105,18 @@ class AffinityMatrix(Kept):
         shape = (self.n_samples, self.n_samples)
         return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
 
+    @classmethod
+    def store(cls, W: Any, degrees: np.ndarray, scratch: Scratch) -> AffinityMatrix:
+        """Store a scipy CSR matrix with its row sums."""
+        arrays = {
+            "data": W.data,
+            "indices": W.indices.astype(np.int32),
+            "indptr": W.indptr.astype(np.int64),
+            "degrees": degrees,
+        }
+        refs = {name: scratch.put(name, array, ENTRY_CHUNK) for name, array in arrays.items()}
+        return cls(**refs, weight="given", sigma_=None, scratch=scratch)
+
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the arrays, as JSON values."""
         return {"weight": self.weight, "sigma": self.sigma_}
@@ -172,37 +186,17 @@ def symmetrize(
         The arrays of an `AffinityMatrix`.
     """
     bounds = block_bounds(n_samples, rows)
-    working = scratch.child(scratch.unique("symmetrize"))
-    reverses = working.child("reverses")
-    try:
-        receipts = run_tasks(
-            _write_reverses,
-            bounds,
-            edges,
-            rows,
-            len(bounds),
-            str(reverses.path),
-            label="transpose",
-        )
-        runs = commit_runs(working, str(reverses.path), receipts)
-        entries = working.child("entries")
+    with scratch.temporary("symmetrize") as working:
         counts = working.create("counts", (n_samples,), np.int64, rows)
         degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
-        receipts = run_tasks(
-            _write_entries,
-            bounds,
-            edges,
-            rows,
-            n_samples,
-            runs,
-            counts,
-            degrees,
-            str(entries.path),
-            complaint,
-            label="union",
-        )
-        reverses.close()
-        pieces = commit_runs(working, str(entries.path), receipts)
+        union = _Union(edges, n_samples, rows, counts, degrees, complaint)
+        with working.temporary("reverses") as folder:
+            shared = (len(bounds), str(folder.path))
+            receipts = run_tasks(union.write_reverses, bounds, *shared, label="transpose")
+            reverses = commit_runs(working, str(folder.path), receipts)
+            entries = str(working.child("entries").path)
+            receipts = run_tasks(union.write_entries, bounds, reverses, entries, label="union")
+        pieces = commit_runs(working, entries, receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
         where = working.put("starts", starts)
         # The blocks' entries are copied into arrays whose chunks have one writer each.
@@ -212,57 +206,59 @@ def symmetrize(
         indptr = scratch.create("indptr", (n_samples + 1,), np.int64, rows)
         run_tasks(_copy_entries, chunks, pieces, where, data, indices, label="matrix")
         blocks = block_bounds(n_samples + 1, rows)
-        run_tasks(_write_indptr, blocks, counts, where, rows, indptr, label="row pointers")
-        return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
-    finally:
-        working.close()
+        run_tasks(union.write_indptr, blocks, where, indptr, label="row pointers")
+    return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
 
 
-def _write_reverses(
-    bounds: tuple[int, int], edges: Edges, rows: int, n_blocks: int, folder: str
-) -> Receipt:
-    """Send every edge to the block of its tail."""
-    heads, tails, weights = edges.read(*bounds)
-    values = {
-        "row": tails.astype(np.int32, copy=False),
-        "column": heads.astype(np.int32, copy=False),
-        "weight": weights,
-    }
-    return write_run(folder, bounds[0] // rows, tails // rows, n_blocks, values)
+@dataclass(frozen=True)
+class _Union:
+    """The union of edges with their reverses; its methods are tasks on a block of rows."""
 
+    edges: Edges
+    n_samples: int
+    rows: int  # of a block
+    counts: ArrayRef  # gets the entries of each row
+    degrees: ArrayRef
+    complaint: str
 
-def _write_entries(
-    bounds: tuple[int, int],
-    edges: Edges,
-    rows: int,
-    n_samples: int,
-    reverses: Runs,
-    counts: ArrayRef,
-    degrees: ArrayRef,
-    folder: str,
-    complaint: str,
-) -> Receipt:
-    """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
-    start, stop = bounds
-    heads, tails, weights = edges.read(start, stop)
-    row, column, weight = reverses.read(start // rows, "row", "column", "weight")
-    columns, weights, per_row = union_rows(
-        np.concatenate([heads, row]) - start,
-        np.concatenate([tails, column]),
-        np.concatenate([weights, weight]),
-        stop - start,
-        n_samples,
-    )
-    degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
-    if not (degree > 0).all():
-        bad = int(np.argmin(degree > 0))
-        raise InputError(
-            f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{complaint} {FROM_0}"
-        )
-    counts.write(start, per_row.astype(np.int64))
-    degrees.write(start, degree)
-    values = {"column": columns, "weight": weights}
-    return write_run(folder, start // rows, np.zeros(len(columns), dtype=np.int64), 1, values)
+    def write_reverses(self, bounds: tuple[int, int], n_blocks: int, folder: str) -> Receipt:
+        """Send every edge to the block of its tail."""
+        heads, tails, weights = self.edges.read(*bounds)
+        values = {
+            "row": tails.astype(np.int32, copy=False),
+            "column": heads.astype(np.int32, copy=False),
+            "weight": weights,
+        }
+        return write_run(folder, bounds[0] // self.rows, tails // self.rows, n_blocks, values)
+
+    def write_entries(self, bounds: tuple[int, int], reverses: Runs, folder: str) -> Receipt:
+        """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
+        start, stop = bounds
+        edges = self.edges.read(start, stop)
+        others = reverses.read(start // self.rows, "row", "column", "weight")
+        heads, tails, weights = (np.concatenate(pair) for pair in zip(edges, others, strict=True))
+        heads -= start
+        columns, weights, per_row = union_rows(heads, tails, weights, stop - start, self.n_samples)
+        degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
+        if not (degree > 0).all():
+            bad = int(np.argmin(degree > 0))
+            raise InputError(
+                f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{self.complaint} "
+                f"{FROM_0}"
+            )
+        self.counts.write(start, per_row.astype(np.int64))
+        self.degrees.write(start, degree)
+        values = {"column": columns, "weight": weights}
+        nowhere = np.zeros(len(columns), dtype=np.int64)
+        return write_run(folder, start // self.rows, nowhere, 1, values)
+
+    def write_indptr(self, bounds: tuple[int, int], where: ArrayRef, indptr: ArrayRef) -> None:
+        """Write the row pointers of one block: entries before it, then running sums."""
+        start, stop = bounds
+        before = int(where.load()[start // self.rows])
+        per_row = self.counts.read(start, min(stop, self.n_samples))
+        sums = before + np.concatenate([[0], np.cumsum(per_row)])
+        indptr.write(start, sums[: stop - start])
 
 
 def _copy_entries(
@@ -273,29 +269,12 @@ def _copy_entries(
     starts = where.load()
     first = int(np.searchsorted(starts, start, side="right")) - 1
     last = int(np.searchsorted(starts, stop, side="left"))
-    parts = [
-        pieces.read_rows(
-            block,
-            max(start, int(low)) - int(low),
-            min(stop, int(high)) - int(low),
-            "column",
-            "weight",
-        )
-        for block, (low, high) in enumerate(pairwise(starts[first : last + 1]), start=first)
-    ]
+    parts = []
+    for block, (low, high) in enumerate(pairwise(starts[first : last + 1].tolist()), start=first):
+        begin, end = max(start, low) - low, min(stop, high) - low
+        parts.append(pieces.read_rows(block, begin, end, "column", "weight"))
     indices.write(start, np.concatenate([part[0] for part in parts]))
     data.write(start, np.concatenate([part[1] for part in parts]))
-
-
-def _write_indptr(
-    bounds: tuple[int, int], counts: ArrayRef, where: ArrayRef, rows: int, indptr: ArrayRef
-) -> None:
-    """Write the row pointers of one block: entries before it, then running sums."""
-    start, stop = bounds
-    before = int(where.load()[start // rows])
-    per_row = counts.read(start, min(stop, counts.shape[0]))
-    sums = before + np.concatenate([[0], np.cumsum(per_row)])
-    indptr.write(start, sums[: stop - start])
 
 
 def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
@@ -345,17 +324,74 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
             f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
             f"Remove isolated rows. {FROM_0}"
         )
-    scratch = scratch or Scratch()
-    data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)
-    data.write(0, W.data)
-    indices = scratch.create("indices", W.indices.shape, np.int32, ENTRY_CHUNK)
-    indices.write(0, W.indices.astype(np.int32))
-    return AffinityMatrix(
-        data,
-        indices,
-        scratch.put("indptr", W.indptr.astype(np.int64)),
-        scratch.put("degrees", degrees),
-        "given",
-        None,
-        scratch,
-    )
+    return AffinityMatrix.store(W, degrees, scratch or Scratch())
+
+
+def connected_components(
+    W: AffinityMatrix, *, scratch: Scratch | None = None
+) -> tuple[int, ArrayRef]:
+    """Return the number of connected components, and that of each row.
+
+    One task joins the edges part by part into a forest; it holds one number per row and some
+    edges, never the graph.
+
+    Parameters
+    ----------
+    W : AffinityMatrix
+    scratch : Scratch or None, default=None
+        Where the labels are stored. None: beside the graph.
+
+    Returns
+    -------
+    n_components : int
+    labels : ArrayRef of shape (n_samples,), int32
+        Numbered by their first row.
+    """
+    scratch = scratch or W.scratch
+    labels = scratch.create(scratch.unique("components"), (W.n_samples,), np.int32)
+    [count] = run_tasks(_components_task, [W], labels, label="components")
+    return int(count), labels
+
+
+def _components_task(W: AffinityMatrix, labels: ArrayRef) -> int:
+    """Join all edges; the root of a tree is its smallest row."""
+    parent, pointers = np.arange(W.n_samples, dtype=np.int32), W.indptr.load()
+    for first, last in block_bounds(W.nnz, _EDGES):
+        places = np.arange(first, last)
+        heads = np.searchsorted(pointers, places, side="right").astype(np.int32) - 1
+        _join(parent, heads, W.indices.read(first, last))
+    del pointers
+    rows = np.arange(W.n_samples, dtype=np.int32)
+    roots = _find(parent, rows)
+    numbers = np.cumsum(roots == rows, dtype=np.int32)
+    labels.write(0, numbers[roots] - 1)
+    return int(numbers[-1])
+
+
+def _find(parent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the roots of rows, halving the paths on the way."""
+    roots = parent[rows]
+    while True:
+        above = parent[roots]
+        if np.array_equal(above, roots):
+            parent[rows] = roots
+            return roots
+        roots = parent[above]
+
+
+def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
+    """Unite the trees of both ends of every edge under the smallest root."""
+    from scipy.sparse import csgraph, csr_array
+
+    a, b = _find(parent, heads), _find(parent, tails)
+    apart = a != b
+    if not apart.any():
+        return
+    roots, places = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
+    count = len(places) // 2
+    ones = np.ones(count, dtype=np.int8)
+    links = csr_array((ones, (places[:count], places[count:])), shape=(len(roots), len(roots)))
+    _, together = csgraph.connected_components(links, directed=False)
+    smallest = np.full(together.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
+    np.minimum.at(smallest, together, roots)
+    parent[roots] = smallest[together]

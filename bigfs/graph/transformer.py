@@ -113,15 +113,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             if blocks.source.feature_names is not None:
                 self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
         self.n_features_in_ = blocks.n_features
+        names = ("metric", "algorithm", "recall_target", "memory_limit")
+        settings = {name: getattr(self, name) for name in names}
+        seed = fresh_seed(self.random_state)
         self.graph_ = knn_graph(
-            blocks,
-            self.n_neighbors,
-            metric=self.metric,
-            algorithm=self.algorithm,
-            recall_target=self.recall_target,
-            memory_limit=self.memory_limit,
-            random_state=fresh_seed(self.random_state),
-            scratch=scratch,
+            blocks, self.n_neighbors, **settings, random_state=seed, scratch=scratch
         )
         self.n_samples_fit_ = blocks.n_samples
         self._n_features_out = self.n_samples_fit_

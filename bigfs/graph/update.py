@@ -42,7 +42,7 @@ from bigfs.graph.recall import (
     scattered_rows,
     search_pieces,
 )
-from bigfs.graph.search import gather_rows, merge_task
+from bigfs.graph.search import gather_rows, merge_results
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -64,8 +64,6 @@ _PIECE_ROWS = 2048
 _PIECE_BYTES = 2 * MIB
 # Arrays that a graph which was updated keeps for the next update.
 KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
-# Names that differ from those of a graph that may be built in its place.
-_INDICES, _DISTANCES = "indices-updated", "distances-updated"
 
 
 def update_graph(
@@ -93,11 +91,8 @@ def update_graph(
     MemoryLimitError
         If the new rows do not fit a task.
     """
-    working = scratch.child(scratch.unique("update"))
-    try:
+    with scratch.temporary("update") as working:
         return _GraphUpdate(blocks, former, memory_limit, random_state, scratch, working).run()
-    finally:
-        working.close()
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
@@ -158,11 +153,14 @@ class _GraphUpdate:
         with timed(self.seconds, "neighbors"):
             results, rows, true = self._search(grown, homes)
         with timed(self.seconds, "merge"):
-            indices, distances, changed = self._merge(results)
+            lists, changed = merge_results(
+                self.scratch, "-updated", results, (blocks.n_samples, former.n_neighbors),
+                former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
+            )  # fmt: skip
         n_cells = centers.shape[0] - 1
-        recall = RecallEstimate(1.0, 1.0, 1.0, blocks.n_samples, exact=True)
+        recall = RecallEstimate.certain(blocks.n_samples)
         if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(scattered_rows(rows, distances), true)
+            recall = estimate_recall(scattered_rows(rows, lists[1]), true)
         details = {
             "kept": list(KEPT),
             "passes": blocks.passes - before,
@@ -172,9 +170,8 @@ class _GraphUpdate:
             "seconds": self.seconds,
         }
         return KNNGraph(
-            indices, distances, homes, former.metric, former.algorithm, n_cells, recall,
-            self.scratch, details,
-        )  # fmt: skip
+            *lists, homes, former.metric, former.algorithm, n_cells, recall, self.scratch, details
+        )
 
     def _check_memory(self) -> None:
         """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
@@ -231,13 +228,12 @@ class _GraphUpdate:
         new = working.create("new", (n_new, blocks.n_features), sample.dtype, blocks.rows)
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
-        about = (former.n_neighbors, n_old, former.metric, former.distances_ref, centers)
+        sizes, before = (former.n_neighbors, n_old), (centers, sample, ids)
         places = str(working.path), str(self.scratch.path)
-        [kept] = run_tasks(
-            _limits_task, [self.random_state], about, sample, ids, new, known, places,
-            label="limits",
-        )  # fmt: skip
-        return kept
+        shared = (sizes, before, new, known, places)
+        [stored] = run_tasks(_limits_task, [self.random_state], *shared, label="limits")
+        about = {"former": former.distances_ref, "centers": centers, "new": new, **stored}
+        return GrownRows(*sizes, former.metric, **about, known=known[1:])
 
     def _search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
         """Compare new rows with all; return also true distances of the rows that are checked."""
@@ -255,18 +251,6 @@ class _GraphUpdate:
         for name, values in zip(checked.KEPT, (places, *true), strict=True):
             self.scratch.put(name, values)
         return runs, grown.sample_ids.load()[places], true[1]
-
-    def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:
-        """Store the merged lists; return also how many old ones changed."""
-        former, n = self.former, self.blocks.n_samples
-        k, rows = former.n_neighbors, former.indices_ref.chunk_rows
-        indices = self.scratch.create(_INDICES, (n, k), np.int32, rows)
-        distances = self.scratch.create(_DISTANCES, (n, k), np.float32, rows)
-        before = former.indices_ref, former.distances_ref
-        changed = run_tasks(
-            merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
-        )
-        return indices, distances, sum(changed)
 
 
 def _first_centers(
@@ -304,36 +288,33 @@ def _nearest_cells(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 def _limits_task(
     random_state: int,
-    about: tuple[int, int, str, ArrayRef, ArrayRef],
-    sample: ArrayRef,
-    ids: ArrayRef,
+    sizes: tuple[int, int],
+    before: tuple[ArrayRef, ArrayRef, ArrayRef],
     new: ArrayRef,
     known: tuple[ArrayRef, ...],
     places: tuple[str, str],
-) -> GrownRows:
-    """Find the cells of new rows and bounds of their distances; add some of them to the sample."""
-    k, n_old, _, _, centers_ref = about
-    working, kept = Scratch(places[0]), Scratch(places[1])
-    rows, centers = new.load(), centers_ref.load()
-    old = sample.load()
+) -> dict[str, ArrayRef]:
+    """Find the cells of new rows and bounds of their distances; add some of them to the sample.
+
+    Returns the arrays that are new in `GrownRows`, by their names.
+    """
+    (k, n_old), (working, kept) = sizes, (Scratch(place) for place in places)
+    centers, old, ids = (ref.load() for ref in before)
+    rows = new.load()
     probes = _nearest_cells(rows, centers)
     limits = search_limits(np.concatenate([old, rows]), len(old), centers, probes, k)
     generator = rng(random_state, f"update {n_old + len(rows)}")
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
-    all_ids = np.concatenate([ids.load(), n_old + added])
-    sizes = len(old), len(all_ids), len(rows) / n_old
-    checked_places = working.put("checked", choose_checked(known, sizes, generator))
-    return GrownRows(
-        *about,
-        kept.put("sample", np.concatenate([old, rows[added]])),
-        kept.put("sample_ids", all_ids),
-        new,
-        working.put("probes", probes),
-        working.put("limits", limits),
-        checked_places,
-        known[1:],
-    )
+    ids = np.concatenate([ids, n_old + added])
+    places_checked = choose_checked(known, (len(old), len(ids), len(rows) / n_old), generator)
+    return {
+        "sample": kept.put("sample", np.concatenate([old, rows[added]])),
+        "sample_ids": kept.put("sample_ids", ids),
+        "probes": working.put("probes", probes),
+        "limits": working.put("limits", limits),
+        "checked": working.put("checked", places_checked),
+    }
 
 
 def _search_kernel(

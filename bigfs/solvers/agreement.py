@@ -88,17 +88,10 @@ def agreement_of_pairs(masks: np.ndarray) -> np.ndarray:
     first, second = masks[::2], masks[1::2]
     d = masks.shape[1]
     k = (first.sum(axis=1) + second.sum(axis=1)) / 2
-    apart = (first != second).sum(axis=1)
-    return _of_two(apart / 2, k, d)
-
-
-def _of_two(apart: np.ndarray, k: np.ndarray, d: int) -> np.ndarray:
-    """Return 1 - (apart/d) / ((k/d)(1 - k/d)), and 1 where all or no features are selected.
-
-    ``apart`` is half the number of features that only one of the two has: their variance over two
-    selections is 1/2.
-    """
-    chance = k / d * (1 - k / d)
+    # Half the number of features that only one of the two has: their variance over two selections
+    # is 1/2.
+    apart = (first != second).sum(axis=1) / 2
+    chance = k / d * (1 - k / d)  # 0, and agreement 1, where all or no features are selected
     return 1 - apart / d / np.where(chance > 0, chance, 1.0)
 
 

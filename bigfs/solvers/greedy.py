@@ -13,7 +13,7 @@ candidate brings in the next ones: no path depends on how many there are, but fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class RowProducts:
 
     fetched = FETCHED
 
-    def __init__(self, rows: np.ndarray) -> None:
+    def __init__(self, rows: Any) -> None:
         self._rows = rows
         self._Q, self._n_known = np.empty((0, rows.shape[0])), 0
 
@@ -155,19 +155,19 @@ class RowProducts:
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
         """Return some columns as rows."""
-        return self._rows[:, features].T
+        return np.asarray(self._rows[:, features].T)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         """Return ``V X``."""
-        return V @ self._rows
+        return np.asarray(V @ self._rows)
 
     def _transposed_times(self, V: np.ndarray) -> np.ndarray:
         """Return ``V X'``."""
-        return V @ self._rows.T
+        return np.asarray(V @ self._rows.T)
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
-        outer = self._rows @ self._rows.T
+        outer = self._outer()
         norms = np.empty(self._rows.shape[1])
         for begin in range(0, len(norms), _STRIP):
             strip = self._rows[:, begin : begin + _STRIP]
@@ -176,43 +176,41 @@ class RowProducts:
 
     def components(self, count: int) -> np.ndarray:
         """Return the leading right singular vectors as rows."""
-        values, vectors = _leading(self._rows @ self._rows.T, min(count, len(self._rows)))
+        values, vectors = _leading(self._outer(), min(count, self._rows.shape[0]))
         kept = values > _EXPLAINED * values.max(initial=0.0)
-        return (vectors[:, kept] / np.sqrt(values[kept])).T @ self._rows
+        return np.ascontiguousarray(self._times((vectors[:, kept] / np.sqrt(values[kept])).T))
+
+    def _outer(self) -> np.ndarray:
+        """Return the products of all pairs of rows."""
+        return np.asarray(self._rows @ self._rows.T)
 
 
 class SparseRowProducts(RowProducts):
     """Products of the columns of few rows that are mostly zeros."""
 
     def __init__(self, rows: SparseRows, norms: np.ndarray | None = None) -> None:
-        self._sparse, self._norms = rows, norms  # 0 of columns that are to be left out
-        self._Q, self._n_known = np.empty((0, rows.shape[0])), 0
+        super().__init__(rows)
+        self._norms = norms  # 0 of columns that are to be left out
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns."""
-        return self._sparse.squares() if self._norms is None else self._norms.copy()
+        return self._rows.squares() if self._norms is None else self._norms.copy()
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        return self._sparse.columns(features).T
+        return self._rows.columns(features).T
 
     def _times(self, V: np.ndarray) -> np.ndarray:
-        return self._sparse.transposed_times(V.T).T
+        return self._rows.transposed_times(V.T).T
 
     def _transposed_times(self, V: np.ndarray) -> np.ndarray:
-        return self._sparse.times(V.T).T
+        return self._rows.times(V.T).T
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
-        return self._sparse.quadratic_forms(self._outer())
-
-    def components(self, count: int) -> np.ndarray:
-        """Return the leading right singular vectors as rows."""
-        values, vectors = _leading(self._outer(), min(count, self._sparse.shape[0]))
-        kept = values > _EXPLAINED * values.max(initial=0.0)
-        return self._sparse.transposed_times(vectors[:, kept] / np.sqrt(values[kept])).T.copy()
+        return self._rows.quadratic_forms(self._outer())
 
     def _outer(self) -> np.ndarray:
-        return self._sparse.products(np.ones(self._sparse.shape[1]))
+        return self._rows.products(np.ones(self._rows.shape[1]))
 
 
 # Products of all columns.

@@ -1,7 +1,7 @@
 """The block of the Chebyshev iteration in storage, and the record for resuming it.
 
 Tasks take a panel of all rows for the filter, and a block of rows of all panels for everything
-else (`bigfs.spectral.vectors`). Once all files of a step are there, their attempts become the
+else (`bigfs.spectral.tasks`). Once all files of a step are there, their attempts become the
 iterate.
 """
 
@@ -18,11 +18,10 @@ import numpy as np
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
-from bigfs.spectral import panels, rows
+from bigfs.spectral import tasks
 from bigfs.spectral.kernels import CACHE_LINE
 from bigfs.spectral.operator import Storage, StoredGraph, store_graph
-from bigfs.spectral.panels import Begin
-from bigfs.spectral.vectors import Vectors, split_width
+from bigfs.spectral.tasks import Begin, Vectors
 from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
 from bigfs.store.scratch import Scratch
 
@@ -131,7 +130,7 @@ class StoredBlock:
         self._state: dict[str, Any] = {}
         # Within the filter: vectors and those before them.
         self._filtering: Vectors | None = None
-        self.turned: rows.RitzVectors | None = None
+        self.turned: tasks.RitzVectors | None = None
         self._folder, self._steps = str(scratch.child("iterates").path), 0
         self.dtype, self.n_near = "float32", begin.n_near
         if record.state is not None:
@@ -147,7 +146,7 @@ class StoredBlock:
             self.z = self._target(by_panel=True)
             shared = (graph, begin, self.z)
             self.z = self.z.with_attempts(
-                run_tasks(panels.begin_task, range(len(self.z.widths)), *shared, label="start")
+                run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
             )
 
     def saved(self) -> dict[str, Any] | None:
@@ -175,7 +174,7 @@ class StoredBlock:
     def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals, of ``steps`` entries each, that Lanczos steps of S give."""
         shared = (self.graph, self._begin.random_state)
-        [diagonals] = run_tasks(panels.lanczos_task, [steps], *shared, label="spectral bound")
+        [diagonals] = run_tasks(tasks.lanczos_task, [steps], *shared, label="spectral bound")
         return diagonals[0], diagonals[1]
 
     def filter(self, steps: Sequence[tuple[float, float, float]], n_done: int) -> int:
@@ -197,7 +196,7 @@ class StoredBlock:
             target = self._target(by_panel=True, done=done + len(part))
             taken = range(0 if is_last else n_frozen, len(widths))
             shared = (self.graph, source, state, target, part, n_frozen, is_last, self._begin)
-            written = run_tasks(panels.filter_task, taken, *shared, label="filter")
+            written = run_tasks(tasks.filter_task, taken, *shared, label="filter")
             if self._progress is not None:
                 self._progress.advance(len(part) * columns)
             if state is not None:
@@ -228,7 +227,7 @@ class StoredBlock:
         filtered, n_connected = self._filtered, self.graph.n_connected
         blocks = filtered.bounds
         sums = map_reduce(
-            rows.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
+            tasks.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
         )
         means = sums[:n_connected] / self._volumes[:, None]
         # The null space is removed from Z'DZ and Z'DPZ alike: P is 1 on it.
@@ -241,10 +240,10 @@ class StoredBlock:
             self.scratch.put(self.scratch.unique(name), values)
             for name, values in (("means", means), ("turn", turn))
         ]
-        self.turned = rows.RitzVectors(filtered, *refs)
+        self.turned = tasks.RitzVectors(filtered, *refs)
         target = None if is_last else self._target(by_panel=False)
         shared = (self.graph, self.turned, target, mu[::-1])
-        results = run_tasks(rows.turn_task, blocks, *shared, label="spectral rows")
+        results = run_tasks(tasks.turn_task, blocks, *shared, label="spectral rows")
         if target is not None:
             self.scratch.remove(*refs)
             filtered.remove()  # no record names it
@@ -266,7 +265,8 @@ class StoredBlock:
         """Return vectors that are to be written."""
         self._steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
-        n, widths = self.graph.n_samples, split_width(self.width, most)
+        n, width = self.graph.n_samples, self.width
+        widths = tuple(min(most, width - first) for first in range(0, width, most))
         return Vectors(
             self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,11 @@ from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work, silenced, track
-from bigfs.spectral import rows as tasks
+from bigfs.spectral import tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph
-from bigfs.spectral.panels import Begin, StoredStart
 from bigfs.spectral.problem import (
     Goal,
     add_pivot,
@@ -30,13 +29,16 @@ from bigfs.spectral.problem import (
     groups,
     say_that_a_group_is_cut,
 )
-from bigfs.spectral.rows import Final, Measure
+from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
+from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
 class ThinGraph(Exception):  # noqa: N818
     """The graph has a sparse factor, with which its eigenvectors are found sooner."""
+
+    instead = "eigsh", "the graph is long and thin"  # the solver to take, and why
 
 
 def solve_chebyshev(
@@ -115,10 +117,11 @@ def solve_chebyshev(
         if refuses_thin and graph.fill >= 0 and record.state is None:
             raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
-        begin = Begin(random_state, start)
-        block = _iterated(goal, graph, folder, storage, begin, record, progress)
+        solve = _Solve(goal, graph, folder)
+        if goal.n_missing:
+            solve.iterate(storage, Begin(random_state, start), record, progress)
         with silenced():
-            return _Finish(goal, graph, block, folder).run(out, guards_folder)
+            return solve.finish(out, guards_folder)
 
 
 @contextmanager
@@ -144,44 +147,34 @@ def _recorded(
     scratch.close()
 
 
-def _iterated(
-    goal: Goal,
-    graph: StoredGraph,
-    scratch: Scratch,
-    storage: Storage,
-    begin: Begin,
-    record: Record,
-    progress: Work,
-) -> StoredBlock | None:
-    """Return the block of the vectors beyond the null space; None if none is missing."""
-    if not goal.n_missing:
-        return None
-    width = block_width(goal.n_missing)
-    with silenced():
-        if record.state is None:
-            start = begin.start
-            begin = begin.without_start()
-            if start is not None and start.width > goal.n_missing:
-                begin = replace(begin, start=start, n_near=min(start.width, width))
-            else:
-                begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
-        block = StoredBlock(graph, scratch, width, begin, record, progress)
-        iteration = Iteration(goal, block)
-        iteration.run()
-    if iteration.is_cut:
-        say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
-    return block
+@dataclass
+class _Solve:
+    """One solution: the block of vectors beyond the null space, and the embedding made of it."""
 
+    goal: Goal
+    graph: StoredGraph
+    scratch: Scratch
+    block: StoredBlock | None = None  # None: the null space gives all vectors
 
-class _Finish:
-    """Steps from the converged block to the embedding: one basis, signs, residuals."""
+    def iterate(self, storage: Storage, begin: Begin, record: Record, progress: Work) -> None:
+        """Find the vectors beyond the null space."""
+        goal, graph, scratch = self.goal, self.graph, self.scratch
+        width = block_width(goal.n_missing)
+        with silenced():
+            if record.state is None:
+                start = begin.start
+                begin = begin.without_start()
+                if start is not None and start.width > goal.n_missing:
+                    begin = replace(begin, start=start, n_near=min(start.width, width))
+                else:
+                    begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
+            self.block = StoredBlock(graph, scratch, width, begin, record, progress)
+            iteration = Iteration(goal, self.block)
+            iteration.run()
+        if iteration.is_cut:
+            say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
 
-    def __init__(
-        self, goal: Goal, graph: StoredGraph, block: StoredBlock | None, scratch: Scratch
-    ) -> None:
-        self.goal, self.graph, self.block, self.scratch = goal, graph, block, scratch
-
-    def run(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
+    def finish(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
         """Write the embedding and return the small results."""
         goal, block = self.goal, self.block
         eigenvalues = residuals = np.zeros(0)
@@ -198,28 +191,14 @@ class _Finish:
                 shape = (out.shape[0], known - goal.n_missing)
                 guards = Scratch(guards_folder).create("guards", shape, "float32", out.chunk_rows)
         final = self._final(turn)
-        values = goal.eigenvalues(eigenvalues)
-        signs, chunks = self._signs(final, len(values)), range(-(-out.shape[0] // out.chunk_rows))
-        sums = np.sum(
-            run_tasks(
-                tasks.write_task, chunks, self.graph, final, signs, values, out, guards,
-                label="embedding",
-            ),
-            axis=0,
-        )  # fmt: skip
-        norms, written = np.sqrt(sums)
-        mixed = goal.mixed(eigenvalues, residuals)[: goal.n_missing]
-        return {
-            "eigenvalues": values,
-            "edge": goal.edge,
-            "norms": norms,
-            "residuals": written,
-            "mixed": np.concatenate([np.zeros(goal.n_known, bool), mixed]),
-            "n_connected_components": goal.n_connected,
-            "n_products": goal.n_products,
-            "n_iterations": goal.n_iterations,
-            "n_guards": 0 if guards is None else guards.shape[1],
-        }
+        summary = goal.summary(eigenvalues, residuals)
+        values = summary["eigenvalues"]
+        signs, chunks = self._signs(final, len(values)), block_bounds(out.shape[0], out.chunk_rows)
+        shared = (self.graph, final, signs, values, out, guards)
+        sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
+        norms, written = np.sqrt(np.sum(sums, axis=0))
+        n_guards = 0 if guards is None else guards.shape[1]
+        return {**summary, "norms": norms, "residuals": written, "n_guards": n_guards}
 
     def _final(self, turn: np.ndarray) -> Final:
         """Return the vectors of the null space and, behind them, those of the block, turned."""
@@ -254,14 +233,8 @@ class _Finish:
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
-        shared = (self.graph, final, measures)
-        pivots = map_reduce(
-            tasks.pivots_task,
-            final.blocks(self.graph),
-            tasks.join_pivots,
-            *shared,
-            label="spectral",
-        )
+        blocks, shared = final.blocks(self.graph), (self.graph, final, measures)
+        pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]
 
     def _signs(self, final: Final, count: int) -> np.ndarray:

@@ -21,9 +21,9 @@ from bigfs.spectral.block import Record, StoredBlock, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS, solve_dense
 from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
-from bigfs.spectral.panels import Begin
 from bigfs.spectral.problem import Goal, Problem
-from bigfs.spectral.vectors import Vectors
+from bigfs.spectral.tasks import Begin, Vectors
+from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Fewer rows are not worth it.
@@ -35,7 +35,6 @@ _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**16
-_STORED = ("data", "indices", "indptr", "degrees")
 # Of an entry of a coarse graph while it is made: twice with its row, and in order.
 _ENTRY_BYTES = 44
 # Of a row of the fine graph: its group before and after the others have joined one.
@@ -124,15 +123,14 @@ def coarse_rows(
 
     indptr, indices, weights = edges
     parts: list[Any] = []
-    for start in range(0, len(of_rows), _ROWS):
-        n_rows = min(start + _ROWS, len(of_rows)) - start
-        begin, end = int(indptr[start]), int(indptr[start + n_rows])
-        pointers = (indptr[start : start + n_rows + 1] - begin).astype(np.int32)
+    for start, stop in block_bounds(len(of_rows), _ROWS):
+        n_rows, begin, end = stop - start, int(indptr[start]), int(indptr[stop])
+        pointers = (indptr[start : stop + 1] - begin).astype(np.int32)
         entries = np.ones(end - begin) * weights[0 if len(weights) == 1 else slice(begin, end)]
         values = (entries, of_columns[indices[begin:end]])
         to_groups = csr_array((*values, pointers), (n_rows, count))
         each = np.arange(n_rows + 1, dtype=np.int32)
-        ones = (np.ones(n_rows), of_rows[start : start + n_rows], each)
+        ones = (np.ones(n_rows), of_rows[start:stop], each)
         members = csc_array(ones, (count, n_rows)).tocsr()
         parts.append((members @ to_groups).tocoo())
         if sum(part.nnz for part in parts) > most:
@@ -204,12 +202,8 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
         W = part if W is None or part is None else W + part
         if W is None or W.nnz > most:
             return 0
-    scratch = Scratch(folder)
     # The diagonal counts: degrees are the sums of all entries of a row.
-    degrees = np.asarray(W.sum(axis=1)).ravel()
-    arrays = (W.data, W.indices.astype(np.int32), W.indptr.astype(np.int64), degrees)
-    for name, array in zip(_STORED, arrays, strict=True):
-        scratch.create(name, array.shape, array.dtype, 2**20).write(0, array)
+    AffinityMatrix.store(W, np.asarray(W.sum(axis=1)).ravel(), Scratch(folder))
     groups.write(0, labels if products.place is None else labels[products.place])
     return count
 

@@ -34,6 +34,8 @@ _MOST_EXTRA = 16
 class Stalled(ConvergenceError):
     """ARPACK did not converge, which another solver may."""
 
+    instead = "chebyshev", "eigsh did not converge"  # the solver to take, and why
+
 
 def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> Eigenpairs:
     """Return the smallest eigenpairs of ``L y = lambda D y`` beyond the trivial one.

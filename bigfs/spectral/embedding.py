@@ -6,7 +6,7 @@ others are solved by many tasks. Neither W nor the vectors reach the client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -30,24 +30,16 @@ from bigfs.spectral.choice import (
 )
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
-from bigfs.spectral.panels import StoredStart
 from bigfs.spectral.problem import GUARDS
+from bigfs.spectral.tasks import StoredStart
+from bigfs.store.chunking import block_bounds
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes
 
-# Attributes of an embedding that are stored beside its vectors.
+# Attributes of an embedding that are stored as arrays, and those that are not stored beside it.
 _ARRAYS = ("eigenvalues", "norms", "residuals", "mixed", "spectrum")
-_VALUES = (
-    "edge",
-    "tol",
-    "n_connected_components",
-    "solver",
-    "reason",
-    "n_products",
-    "n_iterations",
-    "n_guards",
-)
+_PLACES = ("embedding_ref", "scratch")
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,8 @@ class SpectralEmbedding(Kept):
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
+        others = {k: v for k, v in vars(self).items() if k not in (*_ARRAYS, *_PLACES)}
+        return {**arrays, **others}
 
     def _n_before_bulk(self) -> int | None:
         """Return how many pairs come before the bulk; None: all, or no gap."""
@@ -161,8 +154,8 @@ class SpectralEmbedding(Kept):
     def open(cls, path: Location) -> SpectralEmbedding:
         """Return the embedding that was stored in a folder."""
         stored = read_attributes(path)
-        values: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
-        values |= {name: stored[name] for name in _VALUES if name in stored}
+        values = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
+        values |= {name: np.array(stored[name]) for name in _ARRAYS}
         return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **values)
 
 
@@ -278,33 +271,25 @@ def spectral_embedding(
     fits = eigsh_bytes(*size) <= budget_after_search(limit)
     refuses_thin = solver == "auto" and fits and resume.start is None
     used, reason = choice.solver, choice.reason
-    keeps_guards = resume.keeps_guards and not is_auto
+    resumed: dict[str, Any] = {"checkpoint": resume.checkpoint, "start": _stored(resume.start)}
+    guards_folder = str(scratch.path) if resume.keeps_guards and not is_auto else None
 
-    def by_chebyshev(refuses_thin: bool) -> dict[str, Any]:
+    def solve(refuses_thin: bool) -> dict[str, Any]:
+        if used == "eigsh":
+            task = (_eigsh_task, [n_computed], W, out, settings)
+            [solution] = run_tasks(*task, label="spectral", unit="", notes=True)
+            return dict(solution)
+        folder = scratch.child(scratch.unique("spectral"))
         return solve_chebyshev(
-            W,
-            n_computed,
-            out,
-            scratch.child(scratch.unique("spectral")),
-            choice.storage,
-            checkpoint=resume.checkpoint,
-            start=_stored(resume.start),
-            guards_folder=str(scratch.path) if keeps_guards else None,
-            refuses_thin=refuses_thin,
-            **settings,
-        )
+            W, n_computed, out, folder, choice.storage, guards_folder=guards_folder,
+            refuses_thin=refuses_thin, **resumed, **settings,
+        )  # fmt: skip
 
     try:
-        if used == "eigsh":
-            solution = _by_eigsh(W, out, settings)
-        else:
-            solution = by_chebyshev(refuses_thin)
-    except ThinGraph:
-        used, reason = "eigsh", "the graph is long and thin"
-        solution = _by_eigsh(W, out, settings)
-    except Stalled:
-        used, reason = "chebyshev", "eigsh did not converge"
-        solution = by_chebyshev(refuses_thin=False)
+        solution = solve(refuses_thin)
+    except (ThinGraph, Stalled) as error:
+        used, reason = error.instead
+        solution = solve(refuses_thin=False)
     spectrum = solution["eigenvalues"]
     if is_auto:
         kept = suggest_n_clusters(spectrum)
@@ -320,14 +305,6 @@ def spectral_embedding(
         reason=reason,
         **solution,
     )
-
-
-def _by_eigsh(W: AffinityMatrix, out: ArrayRef, settings: dict[str, Any]) -> dict[str, Any]:
-    """Solve as one task, which stores the vectors; return the small results."""
-    [solution] = run_tasks(
-        _eigsh_task, [out.shape[1]], W, out, settings, label="spectral", unit="", notes=True
-    )
-    return dict(solution)
 
 
 def _eigsh_task(
@@ -349,15 +326,14 @@ def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
     """Store the first columns alone, in place of the array."""
     shape, rows = (ref.shape[0], count), ref.chunk_rows
     narrow = scratch.create("embedding", shape, np.float64, rows)
-    starts = range(0, ref.shape[0], rows)
-    run_tasks(_copy_columns, starts, ref, narrow, label="spectral", unit="chunks")
+    bounds = block_bounds(ref.shape[0], rows)
+    run_tasks(_copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
     scratch.remove(ref)
     return narrow
 
 
-def _copy_columns(start: int, source: ArrayRef, target: ArrayRef) -> None:
-    rows = source.read(start, min(start + source.chunk_rows, source.shape[0]))
-    target.write(start, rows[:, : target.shape[1]])
+def _copy_columns(bounds: tuple[int, int], source: ArrayRef, target: ArrayRef) -> None:
+    target.write(bounds[0], source.read(*bounds)[:, : target.shape[1]])
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:

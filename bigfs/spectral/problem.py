@@ -97,11 +97,18 @@ class Goal:
         """Pairs that a solver must find, and a few more to see where groups end."""
         return min(self.n_missing + GUARDS, self.n_samples - self.n_connected)
 
-    def eigenvalues(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of L, ascending, from those found beyond the null space."""
-        return np.concatenate(
-            [np.zeros(self.n_known), np.maximum(eigenvalues[: self.n_missing], 0.0)]
-        )
+    def summary(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> dict[str, Any]:
+        """Return what `Eigenpairs` say beside vectors, from what is beyond the null space."""
+        known, values = self.n_known, np.maximum(eigenvalues[: self.n_missing], 0.0)
+        mixed = self.mixed(eigenvalues, residuals)[: self.n_missing]
+        return {
+            "eigenvalues": np.concatenate([np.zeros(known), values]),
+            "mixed": np.concatenate([np.zeros(known, bool), mixed]),
+            "edge": float(self.edge),
+            "n_connected_components": self.n_connected,
+            "n_products": self.n_products,
+            "n_iterations": self.n_iterations,
+        }
 
     def accepted(self, eigenvalues: np.ndarray) -> np.ndarray:
         """Return the residuals that are small enough.
@@ -310,24 +317,16 @@ class Problem(Goal):
         residuals = self.residuals(eigenvalues, ritz_vectors)
         say_where(f"largest residual {residuals[:missing].max(initial=0.0):.1e}")
         self.check(eigenvalues, residuals[:missing])
-        mixed = self.mixed(eigenvalues, residuals)[:missing]
+        summary = self.summary(eigenvalues, residuals)
         ritz_vectors *= self.root[:, None]
         canonical_basis(eigenvalues, ritz_vectors, self.group_widths(eigenvalues, residuals))
-        values, vectors = self.eigenvalues(eigenvalues), ritz_vectors[:, :missing]
+        vectors = ritz_vectors[:, :missing]
         if known:
             vectors = np.hstack([self.null.contrasts(known), vectors])
         vectors /= self.root[:, None]
         fix_signs(vectors)
-        return Eigenpairs(
-            eigenvalues=values,
-            vectors=vectors,
-            residuals=self.residuals(values, vectors),
-            mixed=np.concatenate([np.zeros(known, bool), mixed]),
-            edge=float(self.edge),
-            n_connected_components=self.null.n_components,
-            n_products=self.n_products,
-            n_iterations=self.n_iterations,
-        )
+        residuals = self.residuals(summary["eigenvalues"], vectors)
+        return Eigenpairs(**summary, vectors=vectors, residuals=residuals)
 
     def residuals(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Return ``|D^-1/2 W y - (1 - lambda) D^1/2 y|`` of each vector."""

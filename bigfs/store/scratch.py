@@ -14,7 +14,8 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,9 +215,7 @@ class Carried:
 
     def put(self, scratch: Scratch) -> ArrayRef:
         """Store the array in a folder."""
-        ref = scratch.create(self.name, self.values.shape, self.values.dtype, self.chunk_rows)
-        ref.write(0, self.values)
-        return ref
+        return scratch.put(self.name, self.values, self.chunk_rows)
 
 
 def read_attributes(path: str | Location) -> dict[str, Any]:
@@ -314,9 +313,9 @@ class Scratch:
                 "space there, or put the run directory on a larger disk."
             )
 
-    def put(self, name: str, values: np.ndarray) -> ArrayRef:
-        """Store a small array as one chunk."""
-        ref = self.create(name, values.shape, values.dtype)
+    def put(self, name: str, values: np.ndarray, chunk_rows: int | None = None) -> ArrayRef:
+        """Store an array in memory; a small one is one chunk."""
+        ref = self.create(name, values.shape, values.dtype, chunk_rows)
         ref.write(0, values)
         return ref
 
@@ -341,6 +340,15 @@ class Scratch:
         below = Scratch(self.path / name)
         below._parent = self
         return below
+
+    @contextmanager
+    def temporary(self, stem: str) -> Iterator[Scratch]:
+        """Yield a new folder below this one, which is removed at the end."""
+        below = self.child(self.unique(stem))
+        try:
+            yield below
+        finally:
+            below.close()
 
     def close(self) -> None:
         """Remove the folder and all it holds."""

@@ -19,6 +19,6 @@ def test_compiling_is_said_when_it_happens(
     monkeypatch.setattr(search, "is_compiled", lambda: is_there)
     monkeypatch.setattr(search, "_compile_task", compiled.append)
     caplog.set_level(logging.INFO, "bigfs")
-    search._compile_first()
+    search.compile_first()
     assert (MESSAGE in caplog.messages) == (not is_there)
     assert len(compiled) == (not is_there)

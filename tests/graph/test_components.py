@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from bigfs.graph import affinity, affinity_from_csr, connected_components, knn_graph
-from bigfs.graph import components as module
+from bigfs.graph import symmetrize as module
 from tests.graph._brute import manifold
 
 

@@ -22,7 +22,7 @@ from bigfs.spectral import block, chebyshev, choice
 from bigfs.spectral.choice import ROW_BYTES, choose_solver
 from bigfs.spectral.embedding import Resume
 from bigfs.spectral.operator import Storage
-from bigfs.spectral.rows import Pivot
+from bigfs.spectral.tasks import Pivot
 from bigfs.store.scratch import Scratch, read_attributes
 from tests.cluster._jobs import meanwhile
 from tests.spectral.test_chebyshev import neighbor_graph

@@ -20,7 +20,7 @@ from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.spectral.iteration import BOUND_STEPS, _bounds
 from bigfs.spectral.kernels import CACHE_LINE, aligned, compiled_products
 from bigfs.spectral.operator import Storage, Transition, store_graph
-from bigfs.spectral.panels import Begin
+from bigfs.spectral.tasks import Begin
 from bigfs.store.scratch import Scratch
 
 

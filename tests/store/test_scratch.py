@@ -30,6 +30,16 @@ def test_a_missing_chunk_is_an_error_and_not_zeros(tmp_path: Path) -> None:
         ref.load()
 
 
+def test_a_temporary_folder_ends_with_its_block(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    with pytest.raises(ZeroDivisionError), scratch.temporary("step") as working:
+        ref = working.put("values", np.arange(5.0), 2)
+        assert ref.chunk_rows == 2
+        np.testing.assert_array_equal(ref.load(), np.arange(5.0))
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_opened_array_outlives_what_it_came_from() -> None:
     X = np.random.default_rng(0).normal(size=(300, 4))
     indices = knn_graph(X, 3).indices

@@ -1,0 +1,452 @@
+"""Thin blocks of vectors in storage, in the order of the graph's rows, and the tasks on them.
+
+Vectors are a file for each block of rows, with one panel of columns after the other, or a file for
+each panel, with one block of rows after the other. So a task reads a panel of all rows or some rows
+of all panels from either. Every attempt of a task writes a file of its own, and `Vectors` names the
+attempts that count: nothing else is ever read.
+
+Chebyshev's recurrence takes every column by itself. A task reads W and its panel once, and
+multiplies many times. W is held or read for each product (`bigfs.spectral.operator.Transition`).
+All else takes some rows of all vectors: sums, small rotations, signs, and the embedding.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bigfs.core.seeds import rng
+from bigfs.spectral.kernels import aligned
+from bigfs.spectral.operator import StoredGraph, Transition
+from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
+from bigfs.store.chunking import block_bounds
+from bigfs.store.location import Location, as_location, new_file, read_into, write_from
+from bigfs.store.pages import open_own
+from bigfs.store.scratch import ArrayRef
+
+# Sweeps over the rows that new ones are joined to, before a start is used.
+SWEEPS = 8
+# What a start lacks is still there: so much of the random block stays in its columns.
+_RANDOM_SHARE = 1e-3
+# Rows of a block where there are no vectors beyond the null space.
+_ROWS = 2**16
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Addresses of the vectors z."""
+
+    folder: str
+    step: int  # tells those of one folder apart
+    n_samples: int
+    block_rows: int
+    dtype: str
+    widths: tuple[int, ...]  # columns of each panel
+    by_panel: bool  # a file for each panel; otherwise one for each block of rows
+    done: int = 0  # steps of the recurrence behind them
+    attempts: tuple[int | None, ...] = ()  # the one that counts of each file; None: no such file
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Vectors:
+        """Return what `dataclasses.asdict` gave, from JSON."""
+        lists = {name: tuple(stored[name]) for name in ("widths", "attempts")}
+        return cls(**{**stored, **lists})
+
+    @property
+    def width(self) -> int:
+        """Number of vectors."""
+        return sum(self.widths)
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """First row of each block, and one past its last."""
+        return block_bounds(self.n_samples, self.block_rows)
+
+    def with_attempts(self, attempts: Iterable[int | None]) -> Vectors:
+        """Return the vectors whose files are those attempts."""
+        return replace(self, attempts=tuple(attempts))
+
+    def _path(self, file: int, attempt: int) -> Location:
+        kind = "panel" if self.by_panel else "rows"
+        return as_location(self.folder) / f"{kind}-{self.step:06d}-{file:05d}-{attempt:016x}"
+
+    def write(self, file: int, parts: Iterable[np.ndarray]) -> int:
+        """Write a file: the values of arrays one after the other; return the attempt."""
+        attempt = secrets.randbits(62)
+        with new_file(self._path(file, attempt)) as out:
+            for part in parts:
+                write_from(out, part)
+                del part  # before the next is made
+        return attempt
+
+    def read(self, start: int, stop: int, panel: int, second: str | None = None) -> np.ndarray:
+        """Read a panel of some rows, of one block unless there is a file for each panel.
+
+        With ``second``, a type, what follows the vectors in the file of a panel: their products,
+        or the vectors before them.
+        """
+        size, width = np.dtype(self.dtype).itemsize, self.widths[panel]
+        out = np.empty((stop - start, width), second or self.dtype)
+        file, begin = panel, start * width * out.itemsize
+        if not self.by_panel:
+            file = start // self.block_rows
+            first, last = self.bounds[file]
+            begin += ((last - first) * sum(self.widths[:panel]) - first * width) * size
+        elif second:
+            begin += self.n_samples * width * size
+        attempt = self.attempts[file]
+        assert attempt is not None
+        with open_own(self._path(file, attempt), buffering=0) as source:
+            read_into(source, begin, out)
+        return out
+
+    def rows(
+        self, start: int, stop: int, second: str | None = None,
+        columns: tuple[int, int] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Read some rows, float64: all columns, or those from one up to another."""
+        first, last = columns or (0, self.width)
+        out, begin = np.empty((stop - start, last - first)), 0
+        for panel, width in enumerate(self.widths):
+            low, high = max(first, begin), min(last, begin + width)
+            if low < high:
+                part = self.read(start, stop, panel, second)[:, low - begin : high - begin]
+                out[:, low - first : high - first] = part
+            begin += width
+        return out
+
+    def remove(self) -> None:
+        """Delete the files."""
+        for file, attempt in enumerate(self.attempts):
+            if attempt is not None:
+                self._path(file, attempt).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class StoredStart:
+    """Eigenvectors of a graph's first rows, from which those of the graph are found sooner."""
+
+    embedding: ArrayRef  # of shape (n_old, n_components), float64: of the graph of the first rows
+    guards: ArrayRef  # of shape (n_old, n_guards), float32: vectors beyond them, known less exactly
+    n_known: int  # leading vectors of the null space, which are left out
+
+    @property
+    def n_samples(self) -> int:
+        """Rows that have vectors."""
+        return self.embedding.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Number of vectors."""
+        return self.embedding.shape[1] - self.n_known + self.guards.shape[1]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read consecutive rows, (stop - start, width) float32."""
+        vectors = self.embedding.read(start, stop)[:, self.n_known :].astype(np.float32)
+        return np.hstack([vectors, self.guards.read(start, stop)])
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The vectors that a block begins with; columns that are not near any are random."""
+
+    random_state: int
+    start: StoredStart | None = None  # eigenvectors of the first rows
+    # Of shape (n_samples,), int32, and (n_groups, n_near), float32: vectors that are the same in
+    # each group of rows.
+    groups: ArrayRef | None = None
+    vectors: ArrayRef | None = None
+    n_near: int = 0  # leading columns that are near their end
+
+    def without_start(self) -> Begin:
+        """Return what is left once new rows are filled in."""
+        return replace(self, start=None)
+
+
+def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) -> int:
+    """Write a panel of the block that an iteration begins with; return the attempt."""
+    first, width = sum(target.widths[:panel]), target.widths[panel]
+    root = np.sqrt(graph.W.degrees.load(), dtype=np.float32)
+    X = np.empty((graph.n_samples, width), target.dtype)
+    for j in range(width):
+        generator = rng(begin.random_state, "spectral", first + j)
+        X[:, j] = generator.standard_normal(len(X), dtype=np.float32) / root
+    near = slice(0, max(0, min(begin.n_near - first, width)))
+    X[:, near] *= np.float32(_RANDOM_SHARE)
+    scale = np.float32(np.sqrt(graph.n_samples))
+    columns = slice(first, first + near.stop)
+    if begin.start is not None:
+        for start, stop in block_bounds(begin.start.n_samples, begin.start.embedding.chunk_rows):
+            X[start:stop, near] += scale * begin.start.read(start, stop)[:, columns]
+    if begin.groups is not None and begin.vectors is not None and near.stop:
+        vectors = np.empty((begin.vectors.shape[0], near.stop), np.float32)
+        for start, stop in block_bounds(len(vectors), begin.vectors.chunk_rows):
+            vectors[start:stop] = scale * begin.vectors.read(start, stop)[:, columns]
+        for start, stop in target.bounds:
+            X[start:stop, near] += vectors[begin.groups.read(start, stop)]
+    return target.write(panel, [X])
+
+
+def filter_task(
+    panel: int,
+    graph: StoredGraph,
+    source: Vectors,
+    state: Vectors | None,
+    target: Vectors,
+    steps: Sequence[tuple[float, float, float]],
+    n_frozen: int,
+    is_last: bool,
+    begin: Begin,
+) -> int:
+    """Do some steps of the recurrence for a panel, from ``source`` on or where ``state`` ended.
+
+    The first ``n_frozen`` panels stay as they are. The file gets the vectors and, after the last
+    step, their products P z in float64, or else the vectors before them. Returns the attempt.
+    """
+    products, width, first = Transition(graph), target.widths[panel], sum(target.widths[:panel])
+    X, Y = (aligned((graph.n_samples, width), target.dtype) for _ in range(2))
+    frozen = panel < n_frozen
+    for start, stop in target.bounds:
+        where = products.where(start, stop)
+        if state is not None and not frozen:
+            X[where] = state.read(start, stop, panel)
+            Y[where] = state.read(start, stop, panel, target.dtype)
+        else:
+            X[where] = source.rows(start, stop, columns=(first, first + width))
+    if begin.start is not None and state is None:
+        is_new = np.ones(graph.n_samples, bool)
+        is_new[products.where(0, begin.start.n_samples)] = False
+        products.smooth(X, is_new, SWEEPS)
+    for scalars in () if frozen else steps:
+        products.step(X, Y, *scalars)
+        X, Y = Y, X
+    if is_last:
+        Y = X  # frees what rows of W need when they are read for the products
+
+    def parts() -> Iterator[np.ndarray]:
+        for start, stop in target.bounds:
+            yield X[products.where(start, stop)]
+        for start, stop in target.bounds:
+            if is_last:
+                yield products.product(X, start, stop)
+            else:
+                yield Y[products.where(start, stop)]
+
+    return target.write(panel, parts())
+
+
+def lanczos_task(steps: int, graph: StoredGraph, random_state: int) -> np.ndarray:
+    """Return the diagonals of the tridiagonal matrix of some Lanczos steps, of shape (2, steps)."""
+    products = Transition(graph)
+    root = np.empty(graph.n_samples)
+    root[products.where(0, graph.n_samples)] = np.sqrt(graph.W.degrees.load())
+    alpha, beta = np.zeros((2, steps))
+    v = np.empty_like(root)
+    draw: Any = rng(random_state, "spectral bound").standard_normal(len(root))
+    v[products.where(0, graph.n_samples)] = draw
+    v /= np.linalg.norm(v)
+    last, following = np.zeros_like(root), np.empty((len(root), 1))
+    for j in range(steps):
+        products.step((v / root)[:, None], following, 1.0, 0.0, 0.0)
+        w = following[:, 0] * root
+        w -= beta[j - 1] * last if j else 0.0
+        alpha[j] = w @ v
+        w -= alpha[j] * v
+        beta[j] = np.linalg.norm(w)
+        last, v = v, w / beta[j]
+    return np.stack([alpha, beta])
+
+
+def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) -> np.ndarray:
+    """Return ``1'DZ`` of each component and, below, ``Z'DZ`` and ``Z'DPZ``."""
+    from scipy.sparse import csc_array
+
+    degrees, labels = graph.W.degrees.read(*bounds), graph.labels.read(*bounds)
+    z, product = filtered.rows(*bounds), filtered.rows(*bounds, "float64")
+    pointers = np.arange(len(z) + 1)
+    members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
+    overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
+    for start, stop in block_bounds(len(z), TILE_ROWS):
+        weighted = degrees[start:stop, None] * z[start:stop]
+        overlap += z[start:stop].T @ weighted
+        energy += weighted.T @ product[start:stop]
+    return np.vstack([members @ z, overlap, energy])
+
+
+@dataclass(frozen=True)
+class RitzVectors:
+    """Filtered vectors less their means on each component, turned to Ritz vectors."""
+
+    filtered: Vectors
+    means: ArrayRef  # of shape (n_connected, width)
+    turn: ArrayRef  # of shape (width, width)
+
+    def rows(
+        self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
+    ) -> np.ndarray:
+        """Return some rows of the vectors; with "float64" those of their products with P.
+
+        P is 1 on the null space: the same is taken off both.
+        """
+        null = self.means.load()[graph.labels.read(*bounds)]
+        return np.asarray((self.filtered.rows(*bounds, second) - null) @ self.turn.load())
+
+
+def turn_task(
+    bounds: tuple[int, int],
+    graph: StoredGraph,
+    turned: RitzVectors,
+    target: Vectors | None,
+    mu: np.ndarray,
+) -> tuple[int | None, np.ndarray]:
+    """Store a block of rows of Ritz vectors, if there is a target, and measure them.
+
+    Returns the attempt and the squared residuals of these rows.
+    """
+    degrees = graph.W.degrees.read(*bounds)
+    z, product = turned.rows(graph, bounds), turned.rows(graph, bounds, "float64")
+    squares = np.zeros(len(mu))
+    for start, stop in block_bounds(len(z), TILE_ROWS):
+        gap = product[start:stop] - mu * z[start:stop]
+        squares += degrees[start:stop] @ (gap * gap)
+    if target is None:
+        return None, squares
+    parts = np.split(z.astype(target.dtype, copy=False), np.cumsum(target.widths)[:-1], axis=1)
+    return target.write(bounds[0] // target.block_rows, parts), squares
+
+
+@dataclass(frozen=True)
+class Final:
+    """The vectors y that are asked for, as they follow from the last z."""
+
+    z: RitzVectors | None  # None: all are of the null space
+    # Of shape (n_connected, n_known): the vectors of the null space, constant on each component.
+    levels: ArrayRef
+    turn: ArrayRef  # of shape (width, n_columns)
+
+    def rows(
+        self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
+    ) -> np.ndarray:
+        """Return some rows of the vectors, or of their products, as `RitzVectors.rows` does."""
+        known = self.levels.load()[graph.labels.read(*bounds)]
+        if self.z is None:
+            return known
+        return np.hstack([known, self.z.rows(graph, bounds, second) @ self.turn.load()])
+
+    def blocks(self, graph: StoredGraph) -> list[tuple[int, int]]:
+        """Return the first row of each block, and one past its last."""
+        if self.z is None:
+            return block_bounds(graph.n_samples, _ROWS)
+        return self.z.filtered.bounds
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Columns among which the largest entry is searched."""
+
+    columns: tuple[int, int]
+    # None: the size of every entry. Otherwise the rows' squared norm, weighted with D, beyond the
+    # span of these columns.
+    turn: np.ndarray | None = None
+
+    def sizes(self, rows: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the columns of rows, and the sizes of what is compared, a column each.
+
+        ``root`` are the square roots of the rows' degrees.
+        """
+        rows = rows[:, slice(*self.columns)]
+        if self.turn is None:
+            return rows, np.abs(rows)
+        rows = rows * root[:, None]
+        left = np.einsum("ij,ij->i", rows, rows) - ((rows @ self.turn) ** 2).sum(axis=1)
+        return rows, left[:, None]
+
+
+class Pivot(NamedTuple):
+    """The first row whose size in a column is the largest, but for a tie, and what may replace it.
+
+    Rows are ascending, each larger than those before it: where rows that are still to come are
+    larger than the first one by more than the tie, one of the others is the pivot.
+    """
+
+    tie: float  # sizes this close, as a share of the largest, are equal
+    rows: list[tuple[int, float, np.ndarray]]  # number of the row, size, columns
+
+    def join(self, other: Pivot) -> Pivot:
+        """Return the pivot among the rows of both."""
+        rows = sorted(self.rows + other.rows, key=lambda row: row[0])
+        least = _least(max(size for _, size, _ in rows), self.tie)
+        kept: list[tuple[int, float, np.ndarray]] = []
+        for row in rows:
+            if row[1] >= least and (not kept or row[1] > kept[-1][1]):
+                kept.append(row)
+        return Pivot(self.tie, kept)
+
+
+def _least(largest: float, tie: float) -> float:
+    """Return the least size that ties with the largest, which rounding may have made negative."""
+    return min(largest, (1.0 - tie) * largest)
+
+
+def pivots_task(
+    bounds: tuple[int, int], graph: StoredGraph, final: Final, measures: Sequence[Measure]
+) -> list[Pivot]:
+    """Return the pivots of each column of each measure among the rows of a block."""
+    vectors, root = final.rows(graph, bounds), np.sqrt(graph.W.degrees.read(*bounds))
+    pivots = []
+    for measure in measures:
+        rows, sizes = measure.sizes(vectors, root)
+        tie = SIGN_TIE if measure.turn is None else PIVOT_TIE
+        for size in sizes.T:
+            near = np.flatnonzero(size >= _least(size.max(), tie))
+            near = near[np.diff(np.maximum.accumulate(size[near]), prepend=-np.inf) > 0]
+            # Copies: a view would hold the whole block in memory.
+            leading = [(bounds[0] + i, float(size[i]), rows[i].copy()) for i in near.tolist()]
+            pivots.append(Pivot(tie, leading))
+    return pivots
+
+
+def join_pivots(a: list[Pivot], b: list[Pivot]) -> list[Pivot]:
+    """Combine two results of `pivots_task`."""
+    return [pivot.join(other) for pivot, other in zip(a, b, strict=True)]
+
+
+def write_task(
+    bounds: tuple[int, int],
+    graph: StoredGraph,
+    final: Final,
+    factors: np.ndarray,
+    values: np.ndarray,
+    out: ArrayRef,
+    guards: ArrayRef | None,
+) -> np.ndarray:
+    """Write a chunk of the embedding, and of the guards beyond it.
+
+    Parameters
+    ----------
+    bounds : tuple of (int, int)
+    graph : StoredGraph
+    final : Final
+        Its first columns are the embedding, the others the guards.
+    factors, values : ndarray of shape (n_components,)
+        Signs of the vectors, and their eigenvalues.
+    out, guards : ArrayRef
+
+    Returns
+    -------
+    sums : ndarray of shape (2, n_components)
+        Squares of the vectors' entries, and squared residuals.
+    """
+    start, count = bounds[0], out.shape[1]
+    rows, products = (final.rows(graph, bounds, kind) for kind in (None, "float64"))
+    y = rows[:, :count] * factors
+    gap = products[:, :count] * factors - (1.0 - values) * y
+    out.write(start, y)
+    if guards is not None:
+        guards.write(start, rows[:, count : count + guards.shape[1]].astype(np.float32))
+    degrees = graph.W.degrees.read(*bounds)
+    return np.stack([np.einsum("ij,ij->j", y, y), degrees @ (gap * gap)])

@@ -230,10 +230,10 @@ def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], 
         given = {name: value for name, value in opening.items() if name in kind.takes}
         table = kind.reader.open_table(place, **given)
         count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(table.schema))))
-        kinds = {f.name: str(f.type).partition("<")[0] for f in table.schema}
-        kinds = {name: k.replace("dictionary", "category") for name, k in kinds.items()}
-        kinds |= {name: "row index" for name in table.row_ids if name in kinds}
-        n_rows, empty = 0, np.zeros(0, dtype=bool)
+        kinds, n_rows, empty = {}, 0, np.zeros(0, dtype=bool)
+        for field in table.schema:
+            kind_name = str(field.type).partition("<")[0].replace("dictionary", "category")
+            kinds[field.name] = "row index" if field.name in table.row_ids else kind_name
         if len(kinds) < len(table.schema):  # a name twice, which opening refuses
             return [], 0, 0
         columns = {name: TableColumn(name, k, False, 0, 0, "", False) for name, k in kinds.items()}

@@ -367,6 +367,6 @@ def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
     place = as_location(place)
     if isinstance(place, Path) and not strict:
         return str(place)
-    from bigfs.store.zarr_stores import KeptFiles, ZarrObjects
+    from bigfs.store.formats.zarr_stores import KeptFiles, ZarrObjects
 
     return KeptFiles(place) if isinstance(place, Path) else ZarrObjects(place, strict)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
 from bigfs.store.columns import Roles
 from bigfs.store.encoding import in_order
 from bigfs.store.filtering import chosen_columns
-from bigfs.store.fingerprint import Watch
+from bigfs.store.fingerprint import Watch, refuse_object
 from bigfs.store.formats import Format, format_of
-from bigfs.store.formats.sklearn_sets import SklearnSource
 from bigfs.store.location import Location
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import (
     Options,
+    RandomAccessSource,
     Source,
     as_part,
     as_path,
@@ -36,6 +39,8 @@ _TAKES = {
     "anndata": ("layer",),
     "xarray": ("features", "no_data"),
 }
+# The sets that come with scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
+_SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}
 
 
 def open_uris(uri: str, options: Options) -> Source:
@@ -169,8 +174,7 @@ def _open_frame(X: Any, root: str, roles: Roles) -> Source:
 def _open_array(X: Any, root: str, options: Options) -> Source | None:
     """Open an array, a frame of pandas, or an AnnData; None if it is of another kind."""
     if root == "zarr":
-        from bigfs.store.formats.zarr_array import open_zarr
-        from bigfs.store.formats.zarr_rows import folder_of
+        from bigfs.store.formats.zarr_array import folder_of, open_zarr
 
         source = open_zarr(X, options.variable, **options.settings)
         folder = folder_of(X)
@@ -193,3 +197,50 @@ def _open_array(X: Any, root: str, options: Options) -> Source | None:
 
     # An array of HDF5 is read by slices, as one in memory is.
     return ArraySource(X) if root == "h5py" else open_memory(X, options.roles)
+
+
+class SklearnSource(RandomAccessSource):
+    """The set of ``sklearn:NAME``, which is loaded when rows are read.
+
+    Raises
+    ------
+    InputError
+        If there is no such set.
+    """
+
+    shareable = False
+
+    def __init__(self, uri: str) -> None:
+        self.uri, self.dtype = uri, np.dtype(np.float64)
+        self.n_samples, self.n_features = _SETS[_name_of(uri)]
+
+    @cached_property
+    def _set(self) -> Any:
+        from sklearn import datasets
+
+        return getattr(datasets, f"load_{_name_of(self.uri)}")()
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The known class of each row."""
+        return np.asarray(self._set.target)
+
+    @cached_property
+    def feature_names(self) -> list[str]:  # type: ignore[override]
+        """Names of the columns."""
+        return [str(name) for name in self._set.feature_names]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``."""
+        rows: np.ndarray = self._set.data[start:stop]
+        return rows
+
+
+def _name_of(uri: str) -> str:
+    """Return the name of a set that there is."""
+    refuse_object(uri)
+    name = uri.removeprefix("sklearn:")
+    if name not in _SETS:
+        known = ", ".join(f"sklearn:{known}" for known in _SETS)
+        raise InputError(f"{uri} is not a set that scikit-learn ships. Known: {known}.")
+    return name

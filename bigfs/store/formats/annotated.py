@@ -38,9 +38,14 @@ from bigfs.store.formats.parts import (
     open_dense,
     open_here,
 )
-from bigfs.store.formats.zarr_array import open_array, open_node
-from bigfs.store.formats.zarr_files import expect
-from bigfs.store.formats.zarr_rows import check_chunks, open_parts, open_rows
+from bigfs.store.formats.zarr_array import (
+    check_chunks,
+    open_array,
+    open_node,
+    open_parts,
+    open_rows,
+)
+from bigfs.store.formats.zarr_stores import expect
 from bigfs.store.location import Location
 from bigfs.store.source import (
     RandomAccessSource,

@@ -73,7 +73,7 @@ class StoredCSR(RandomAccessSparse):
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
             ) from None
         if self.index is not None:
-            from bigfs.store.formats.zarr_rows import open_rows  # loads zarr
+            from bigfs.store.formats.zarr_array import open_rows  # loads zarr
 
             self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)

@@ -16,7 +16,15 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.csr import SparseSource, as_block
 from bigfs.store.formats.cube import CubeSource, open_transposed
-from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member
+from bigfs.store.formats.hdf5 import (
+    H5Rows,
+    find,
+    genomes_of,
+    member,
+    open_array,
+    open_h5,
+    open_member,
+)
 from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_names, listed, no_column
@@ -45,8 +53,6 @@ def open_file(
     layer : str or None, default=None
         Of a loom file.
     """
-    from bigfs.store.formats.h5 import genomes_of, open_array
-
     uri = str(path)
     with open_h5(path) as file, decoding(uri):
         if find(file, "row_attrs", uri) is not None:

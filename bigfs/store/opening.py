@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
-from bigfs.store.columns import Roles
 from bigfs.store.encoding import in_order
 from bigfs.store.filtering import chosen_columns
 from bigfs.store.fingerprint import Watch, refuse_object
@@ -33,13 +33,14 @@ from bigfs.store.source import (
 from bigfs.store.tables import TableSource, typed
 from bigfs.store.transposed import transposed
 
-# Settings that objects of a package take.
-_TAKES = {
-    "zarr": ("layer", "features", "no_data"),
-    "anndata": ("layer",),
-    "xarray": ("features", "no_data"),
+# What opens objects of a package, and the settings that they take beside those of frames.
+_OBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "zarr": ("zarr_array", ("layer", "features", "no_data")),
+    "anndata": ("annotated", ("layer",)),
+    "xarray": ("xarrays", ("features", "no_data")),
+    "dask": ("dask", ()),
 }
-# The sets that come with scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
+# The sets of scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
 _SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}
 
 
@@ -145,12 +146,13 @@ def open_object(X: Any, options: Options) -> Source:
     """Open an object in memory, or one that reads when it is asked."""
     uri = X.uri if isinstance(X, Source) else "X"
     roles, root = options.roles, type(X).__module__.split(".")[0]
-    takes = _TAKES.get(root, ("roles",) if is_frame(X) else ())
+    module, takes = _OBJECTS.get(root, ("memory", ()))
+    takes = takes or (("roles",) if is_frame(X) else ())
     options.check(uri, takes)
     if isinstance(X, Source):
         return chosen_columns(transposed(X) if options.transpose else X, roles)
-    frame = is_frame(X) and root not in ("pandas", "xarray")
-    source = _open_frame(X, root, roles) if frame else _open_array(X, root, options)
+    reader = import_module(f"bigfs.store.formats.{module}")
+    source: Source | None = reader.open_object(X, options)
     if source is None:
         raise InputTypeError(
             "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
@@ -159,44 +161,6 @@ def open_object(X: Any, options: Options) -> Source:
         )
     source = transposed(source) if options.transpose else source
     return source if "roles" in takes else chosen_columns(source, roles)
-
-
-def _open_frame(X: Any, root: str, roles: Roles) -> Source:
-    if root == "dask":
-        from bigfs.store.formats.dask import DaskFrameSource
-
-        return DaskFrameSource(X, roles)
-    from bigfs.store.formats.memory import open_arrow
-
-    return TableSource(open_arrow(X), roles)
-
-
-def _open_array(X: Any, root: str, options: Options) -> Source | None:
-    """Open an array, a frame of pandas, or an AnnData; None if it is of another kind."""
-    if root == "zarr":
-        from bigfs.store.formats.zarr_array import folder_of, open_zarr
-
-        source = open_zarr(X, options.variable, **options.settings)
-        folder = folder_of(X)
-        if source.watch is None and isinstance(folder, Path):
-            source.watch = Watch(folder)  # what is at its place later may be another array
-        return source
-    if root == "anndata":
-        from bigfs.store.formats import annotated
-
-        return annotated.open_object(X, **options.settings)
-    if root == "xarray":
-        from bigfs.store.formats.xarrays import open_xarray
-
-        return open_xarray(X, options.variable, **options.settings)
-    if root == "dask":
-        from bigfs.store.formats.dask import open_dask
-
-        return open_dask(X)
-    from bigfs.store.formats.memory import ArraySource, open_memory
-
-    # An array of HDF5 is read by slices, as one in memory is.
-    return ArraySource(X) if root == "h5py" else open_memory(X, options.roles)
 
 
 class SklearnSource(RandomAccessSource):

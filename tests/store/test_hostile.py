@@ -322,7 +322,7 @@ def test_metadata_that_never_end(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv, "_LINE_BYTES", 2**21)
+    monkeypatch.setattr(csv, "LINE_BYTES", 2**21)
     for name, begin in (("first", b""), ("later", b"a,b\n1,2\n")):
         path = tmp_path / f"{name}.csv.gz"
         path.write_bytes(gzip.compress(begin + b"1," * 2**22))

@@ -48,6 +48,7 @@ from bigfs.store.formats.zarr_array import (
 from bigfs.store.formats.zarr_stores import expect
 from bigfs.store.location import Location
 from bigfs.store.source import (
+    Options,
     RandomAccessSource,
     Source,
     check_names,
@@ -401,7 +402,7 @@ def with_names(source: Source, names: list[str]) -> Source:
     return source
 
 
-def open_object(adata: Any, layer: str | None = None) -> Source:
+def open_object(adata: Any, options: Options) -> Source:
     """Open an AnnData: in memory, backed by a file, or lazy.
 
     A backed matrix is read from its file by blocks, a lazy one is computed by blocks.
@@ -421,6 +422,7 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
             "X is a view of a backed AnnData, which would be loaded as a whole. Write it first "
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
+    layer = options.settings.get("layer")
     X = adata.X if layer is None else None  # of a view it is a copy
     name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
     if name == "raw":

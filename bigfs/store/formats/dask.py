@@ -20,7 +20,7 @@ from bigfs.runtime.scope import dask_get
 from bigfs.store.columns import ALL_FEATURES, Roles
 from bigfs.store.csr import SparseSource, as_block
 from bigfs.store.formats.memory import FrameSource
-from bigfs.store.source import Source, check_shape, no_column, work_dtype
+from bigfs.store.source import Options, Source, check_shape, is_frame, no_column, work_dtype
 from bigfs.store.values import as_floats
 
 logger = logging.getLogger("bigfs")
@@ -168,6 +168,11 @@ class SparseDaskSource(SparseSource, DaskSource):
             band = as_block(self._compute(start, stop), self.dtype)
             for first in range(0, stop - start, rows):
                 yield band[first : first + rows]
+
+
+def open_object(X: Any, options: Options) -> Source:
+    """Open a Dask frame or array."""
+    return DaskFrameSource(X, options.roles) if is_frame(X) else open_dask(X)
 
 
 def open_dask(X: Any) -> DaskSource:

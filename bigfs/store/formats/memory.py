@@ -13,8 +13,17 @@ from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Column
 from bigfs.store.formats.parts import ArrayByRows, open_here
-from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
-from bigfs.store.tables import Table, TableFeatures, index_columns
+from bigfs.store.source import (
+    Options,
+    RandomAccessSource,
+    Source,
+    check_names,
+    check_shape,
+    is_frame,
+    no_column,
+    work_dtype,
+)
+from bigfs.store.tables import Table, TableFeatures, TableSource, index_columns
 from bigfs.store.values import check_exact, without_mask
 
 _GROUP_BYTES = 16 * 10**6  # of a row group that is written to scratch
@@ -202,17 +211,20 @@ def refuse_texts(X: Any) -> None:
     refuse_unusable(unusable, ALL_FEATURES, "X", dropped_by=_DROP)
 
 
-def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:
+def open_object(X: Any, options: Options) -> Source | None:
     """Return a source for an object in memory, None for one of another kind."""
-    if isinstance(X, np.ndarray):
-        return ArraySource(X)
     root = type(X).__module__.split(".")[0]
+    if is_pandas(X):
+        return FrameSource(X, roles=options.roles)
+    if is_frame(X) and root != "pandas":
+        return TableSource(open_arrow(X), options.roles)
+    # An array of HDF5 is read by slices, as one in memory is.
+    if isinstance(X, np.ndarray) or root == "h5py":
+        return ArraySource(X)
     if root == "scipy" and hasattr(X, "tocsr"):
         from bigfs.store.csr import CSRSource
 
         return CSRSource(X)
-    if is_pandas(X):
-        return FrameSource(X, roles=roles)
     return None
 
 

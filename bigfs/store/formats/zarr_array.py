@@ -19,6 +19,7 @@ from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.units import format_bytes
 from bigfs.core.uris import SOURCE
+from bigfs.store.fingerprint import Watch
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
 from bigfs.store.formats.parts import PARTS, StoredTexts, open_here
@@ -47,6 +48,7 @@ from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import (
     PLAIN_TYPES,
+    Options,
     RandomAccessSource,
     Source,
     check_names,
@@ -276,6 +278,15 @@ def open_file(
             "ingest again with --overwrite."
         )
     return open_zarr(open_node(path), variable, str(path), layer, **cube)
+
+
+def open_object(node: Any, options: Options) -> Source:
+    """Open an array or group."""
+    source = open_zarr(node, options.variable, **options.settings)
+    folder = folder_of(node)
+    if source.watch is None and isinstance(folder, Path):
+        source.watch = Watch(folder)  # what is at its place later may be another array
+    return source
 
 
 class ZarrSource(RandomAccessSource):

@@ -14,8 +14,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
-from bigfs.store.encoding import in_order
-from bigfs.store.filtering import chosen_columns
+from bigfs.store.columns import in_order
 from bigfs.store.fingerprint import Watch, refuse_object
 from bigfs.store.formats import Format, format_of
 from bigfs.store.location import Location
@@ -31,14 +30,14 @@ from bigfs.store.source import (
     is_reachable,
 )
 from bigfs.store.tables import TableSource, typed
-from bigfs.store.transposed import transposed
+from bigfs.store.views import chosen_columns, transposed
 
 # What opens objects of a package, and the settings that they take beside those of frames.
 _OBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "zarr": ("zarr_array", ("layer", "features", "no_data")),
     "anndata": ("annotated", ("layer",)),
     "xarray": ("xarrays", ("features", "no_data")),
-    "dask": ("dask", ()),
+    "dask": ("memory", ()),
 }
 # The sets of scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
 _SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}

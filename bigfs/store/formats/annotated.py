@@ -24,9 +24,8 @@ from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.cube import Place
-from bigfs.store.formats.dask import open_dask
 from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
-from bigfs.store.formats.memory import ArraySource
+from bigfs.store.formats.memory import ArraySource, open_dask
 from bigfs.store.formats.parts import (
     PARTS,
     CSCParts,

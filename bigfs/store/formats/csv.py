@@ -19,15 +19,17 @@ from typing import IO, Any
 
 from bigfs.core.errors import InputError
 from bigfs.store.columns import refuse_unusable
-from bigfs.store.formats.dialect import (
+from bigfs.store.formats.texts import (
     BLANKS,
+    LINE_BYTES,
+    PACKED,
     as_number,
     dialect_of,
     encoding_of,
+    open_text,
     proposed,
     records_of,
 )
-from bigfs.store.formats.texts import LINE_BYTES, PACKED, open_text
 from bigfs.store.location import Location
 from bigfs.store.source import Header, check_names
 from bigfs.store.tables import Table

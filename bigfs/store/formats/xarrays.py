@@ -130,11 +130,7 @@ def read_labels(
         # HDF5 has arrays of one value where NetCDF has the value.
         kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
                 for n, v in kept.items()}  # fmt: skip
-        with _decoding(uri, kept):
-            import xarray
-
-            variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
-            values = np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+        values = _unpacked(uri, values, kept)
     return as_stacked(values, dims, others, rows)
 
 
@@ -228,14 +224,19 @@ def decoded(
     kept = _meaningful(attributes)
 
     def decode(rows: np.ndarray) -> np.ndarray:
-        with _decoding(uri, kept):
-            import xarray
-
-            stored = xarray.Variable(("row", "column"), rows, kept)
-            variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
-            return np.asarray(variable.values)
+        return _unpacked(uri, rows, kept)
 
     return CubeSource(uri, place, dims, **settings, decode=decode if kept else None)
+
+
+def _unpacked(uri: str, values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
+    """Return stored values as the numbers, or dates, that attributes say they are."""
+    with _decoding(uri, attributes):
+        import xarray
+
+        stored = xarray.Variable([str(axis) for axis in range(values.ndim)], values, attributes)
+        variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
+        return np.asarray(variable.values)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +34,12 @@ _FEWEST_ALIKE, _ALIKE, _SHOWN_NAMES = 5, 0.8, 5
 # Of the first rows, how many tell whether features have different units, and by which factor their
 # ranges differ then: those of all rows, and those of 95 % of them.
 _UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
-Booleans: TypeAlias = Literal["numbers", "drop"]
-Dates: TypeAlias = Literal["error", "numbers", "drop"]
-Categories: TypeAlias = Literal["error", "numbers", "one_hot", "drop"]
+# What columns that are no numbers may be read as.
+_CHOICES = {
+    "booleans": ("numbers", "drop"),
+    "dates": ("error", "numbers", "drop"),
+    "categories": ("error", "numbers", "one_hot", "drop"),
+}
 # A column with more values is no category, but an id or free text.
 _MOST_VALUES = 1000
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
@@ -51,17 +54,17 @@ _AS = {
 class Encoding:
     """Treatment of columns that are not numbers."""
 
-    booleans: str = "numbers"  # one of "numbers", "drop"
-    dates: str = "error"  # one of "error", "numbers", "drop"
-    categories: str = "error"  # one of "error", "numbers", "one_hot", "drop": also of texts
+    booleans: str = "numbers"
+    dates: str = "error"
+    categories: str = "error"  # also of texts
     # The values of columns, where they are known: all parts of a table have the same.
     known: Mapping[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError for a word that is none of the choices."""
-        for name, words in (("booleans", Booleans), ("dates", Dates), ("categories", Categories)):
-            if getattr(self, name) not in get_args(words):
-                choices = ", ".join(map(repr, get_args(words)))
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                choices = ", ".join(map(repr, words))
                 raise InputError(f"{name} must be one of {choices}. Got {getattr(self, name)!r}.")
 
     def of(self, kind: str | None) -> str:
@@ -213,7 +216,7 @@ class Roles:
         """The settings that only a table can provide, by name."""
         of_columns = {"columns": self.columns, "index": self.index}
         given = {name: value for name, value in of_columns.items() if value is not None}
-        for name in ("booleans", "dates", "categories"):
+        for name in _CHOICES:
             if getattr(self.encoding, name) != getattr(DEFAULT, name):
                 given[name] = getattr(self.encoding, name)
         return given

@@ -20,29 +20,10 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.units import format_bytes
 from bigfs.core.uris import SOURCE
 from bigfs.store.fingerprint import Watch
+from bigfs.store.formats import xarrays, zarr_stores
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
 from bigfs.store.formats.parts import PARTS, StoredTexts, open_here
-from bigfs.store.formats.xarrays import (
-    decoded,
-    is_described,
-    named_beside,
-    open_described,
-    read_labels,
-)
-from bigfs.store.formats.zarr_stores import (
-    METADATA,
-    MOST_ANNOUNCED,
-    UNCOUNTED_BYTES,
-    CheckedFiles,
-    CheckedZip,
-    checked_store,
-    chunk_bytes,
-    chunk_grid,
-    expect,
-    missing_chunks,
-    zip_of,
-)
 from bigfs.store.location import METADATA_BYTES, Location, as_location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
@@ -98,10 +79,10 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
     if is_group and (name or "y") not in arrays:
         raise no_column(str(path), name or "y", arrays)
     array = arrays[name or "y"] if is_group else node
-    expect(array)
+    zarr_stores.expect(array)
     others = [names_of_dimensions(other) for other in arrays.values()]
     dims, uri = names_of_dimensions(array), f"{path}::{name}" if name else str(path)
-    return read_labels(array, dims, _attributes(array) if dims else {}, others, rows, uri)
+    return xarrays.read_labels(array, dims, _attributes(array) if dims else {}, others, rows, uri)
 
 
 def open_zarr(
@@ -142,7 +123,7 @@ def open_zarr(
                 raise InputError(f"{uri}: a sparse store is read from a folder. Give its path.")
             return StoredCSR(place, attributes)
         arrays = _arrays(node)
-        beside = named_beside(array.attrs for array in arrays.values())
+        beside = xarrays.named_beside(array.attrs for array in arrays.values())
         large = [n for n, array in arrays.items() if array.ndim > 1 and n not in beside]
         name = choose_member(Path(uri), sorted(arrays), large, variable)
         group = node[name.rpartition("/")[0]] if "/" in name else node
@@ -188,7 +169,7 @@ def open_array(
         if ours or matrix.chunk_rows == 1 or matrix.band_bytes <= _BAND_BYTES:
             return matrix
     if folder is not None:
-        expect(array)
+        zarr_stores.expect(array)
         check_chunks(array, uri)
     return source or CubeSource(uri, place, dims, **cube)
 
@@ -201,14 +182,14 @@ def _described(
     attributes, name = _attributes(array), member.rpartition("/")[2]
     beside = {} if group is None else dict(group.arrays())
     along = [d for d in dims if d in beside and beside[d].nbytes <= METADATA_BYTES]
-    if not is_described(attributes, bool(along)):
+    if not xarrays.is_described(attributes, bool(along)):
         return None
     if not beside:
-        return decoded(uri, place, dims, attributes, **cube)
+        return xarrays.decoded(uri, place, dims, attributes, **cube)
     for dim in along:
-        expect(beside[dim])
+        zarr_stores.expect(beside[dim])
     others = [other for other in beside if other != name and other not in along]
-    return open_described(
+    return xarrays.open_described(
         uri, array.store_path.store, array.path, place, others, cube,
         engine="zarr", consolidated=False,
     )  # fmt: skip
@@ -257,11 +238,11 @@ def open_node(path: Location) -> Any:
     """
     import zarr
 
-    store, inside = checked_store(path)
+    store, inside = zarr_stores.checked_store(path)
     with refusing(f"{path} is a damaged zarr folder", Exception):
         if not inside and isinstance(store, zarr.storage.ZipStore):
             tops = {name.partition("/")[0] for name in store._zf.namelist()}
-            inside = "" if not tops.isdisjoint(METADATA) else min(tops, default="")
+            inside = "" if not tops.isdisjoint(zarr_stores.METADATA) else min(tops, default="")
         try:
             return zarr.open(store, path=inside, mode="r")
         except FileNotFoundError:
@@ -332,7 +313,7 @@ class ZarrSource(RandomAccessSource):
             self._path, self._stamp = str(folder), _stamp(folder)
             if self.index is not None:
                 self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
-            expect(array)
+            zarr_stores.expect(array)
             check_chunks(array, uri, member, ours=self.checked)
             self._array = None  # opened again so that chunks are looked at when they are read
 
@@ -360,9 +341,9 @@ class ZarrSource(RandomAccessSource):
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
-        bands, across = chunk_grid(array)
+        bands, across = zarr_stores.chunk_grid(array)
         at_once = min(_DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
-        beside = 2 * at_once * chunk_bytes(array) + 2 * band
+        beside = 2 * at_once * zarr_stores.chunk_bytes(array) + 2 * band
         return max(0, beside - _USUAL_BYTES)
 
     @property
@@ -384,7 +365,7 @@ class ZarrSource(RandomAccessSource):
         from zarr.core.buffer import default_buffer_prototype
 
         array, wrap = self._array, default_buffer_prototype().nd_buffer.from_numpy_array
-        chunk, grid = int(array.chunks[0]), chunk_grid(array)
+        chunk, grid = int(array.chunks[0]), zarr_stores.chunk_grid(array)
         band = max(1, chunk * array.shape[1] * array.dtype.itemsize)
         step = max(1, min(_CHUNKS_AT_ONCE // grid[1], _READ_BYTES // band)) * chunk
         rows = np.empty((stop - start, array.shape[1]), array.dtype)
@@ -427,7 +408,7 @@ def _numpy_dtype(array: Any, uri: str) -> np.dtype:
 
 def _stamp(folder: Location) -> tuple[int, int] | str | None:
     """Return time and number of the file of metadata: another array at the path has others."""
-    archive = zip_of(folder)
+    archive = zarr_stores.zip_of(folder)
     for place in (folder / "zarr.json", folder / ".zarray") if archive is None else (archive,):
         if place.is_file():
             status: Any = place.stat()
@@ -442,9 +423,9 @@ def _array_at(path: str, stamp: tuple[int, int] | str | None, strict: bool) -> A
     import zarr
 
     try:
-        store, inside = checked_store(as_location(path), strict)
+        store, inside = zarr_stores.checked_store(as_location(path), strict)
         array = zarr.open_array(store, path=inside, mode="r")
-        expect(array)
+        zarr_stores.expect(array)
         return array
     except StorageError:
         raise
@@ -461,9 +442,9 @@ def folder_of(node: Any) -> Location | None:
     store = node.store_path.store
     place: Location
     # Another class of store is somebody's own.
-    if type(store) in (zarr.storage.LocalStore, CheckedFiles):
+    if type(store) in (zarr.storage.LocalStore, zarr_stores.CheckedFiles):
         place = Path(store.root).absolute()
-    elif type(store) in (zarr.storage.ZipStore, CheckedZip):
+    elif type(store) in (zarr.storage.ZipStore, zarr_stores.CheckedZip):
         place = Path(store.path).absolute()
     elif isinstance(getattr(store, "path", None), ObjectPath):
         place = store.path
@@ -481,21 +462,21 @@ def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) 
         Also for a large array of somebody else of which next to nothing is stored.
     """
     folder = folder_of(array)
-    missing = [] if folder is None else missing_chunks(array, folder)
+    missing = [] if folder is None else zarr_stores.missing_chunks(array, folder)
     if not missing:
         return
     prefix = f"{member}/" if member else ""
     keys = ", ".join(prefix + key for key in missing[:_SHOWN])
     keys += ", ..." if len(missing) > _SHOWN else ""
     which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
-    total = math.prod(chunk_grid(array))
+    total = math.prod(zarr_stores.chunk_grid(array))
     if ours:
         raise CorruptStoreError(
             f"{uri}: {which} missing ({len(missing)} of {total}) and would read as zeros. Ingest "
             "the source again, then run 'bigfs inspect --verify'."
         )
     stored = total - len(missing)
-    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * stored:
+    if array.nbytes > zarr_stores.UNCOUNTED_BYTES and total > zarr_stores.MOST_ANNOUNCED * stored:
         raise CorruptStoreError(
             f"{uri} announces {format_bytes(array.nbytes)} and stores {stored} of {total:,} "
             "chunks. It is damaged, or was never filled. Write it again."

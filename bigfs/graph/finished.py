@@ -120,7 +120,7 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     """Return a graph that every process can read: one in memory is written."""
     if isinstance(graph, CSRParts):
         return graph
-    from bigfs.store.formats.zarr_rows import open_parts  # loads zarr
+    from bigfs.store.formats.zarr_array import open_parts  # loads zarr
 
     for name, part in zip(PARTS, graph.parts, strict=True):
         scratch.put(name, part, _PART_VALUES)

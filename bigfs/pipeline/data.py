@@ -29,7 +29,6 @@ from bigfs.store.chain import ChainedSource, chain
 from bigfs.store.chunking import chunk_rows, copied_rows
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
-from bigfs.store.filtering import row_filter
 from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
 from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
@@ -37,6 +36,7 @@ from bigfs.store.retention import finished_runs
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.several import sources_of
 from bigfs.store.source import Source, as_part, as_path, is_store, open_matrix
+from bigfs.store.views import row_filter
 
 logger = logging.getLogger("bigfs")
 C = TypeVar("C", Config, Comparison)

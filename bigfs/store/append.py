@@ -18,7 +18,7 @@ import numpy as np
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import check_fits
 from bigfs.store.formats.csr_store import read_dropped
-from bigfs.store.formats.zarr_rows import ZarrSource
+from bigfs.store.formats.zarr_array import ZarrSource
 from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
     IngestReport,

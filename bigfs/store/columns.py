@@ -1,4 +1,7 @@
-"""Columns of a table: features, ids of the rows, and labels, which are never features."""
+"""Columns of a table: features, ids of the rows and labels, and how those without numbers are read.
+
+Booleans, dates, and categories or texts can be features. Labels never are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,7 +21,8 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.uris import SOURCE
-from bigfs.store.encoding import DEFAULT, Encoding
+from bigfs.store.fingerprint import changed
+from bigfs.store.values import refusing
 
 # Columns that one message names; a file that is no table of numbers may have thousands.
 _NAMED = 100
@@ -30,6 +34,167 @@ _FEWEST_ALIKE, _ALIKE, _SHOWN_NAMES = 5, 0.8, 5
 # Of the first rows, how many tell whether features have different units, and by which factor their
 # ranges differ then: those of all rows, and those of 95 % of them.
 _UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
+# What columns that are no numbers may be read as.
+_CHOICES = {
+    "booleans": ("numbers", "drop"),
+    "dates": ("error", "numbers", "drop"),
+    "categories": ("error", "numbers", "one_hot", "drop"),
+}
+# A column with more values is no category, but an id or free text.
+_MOST_VALUES = 1000
+_MICROSECONDS_OF_A_DAY = 86_400 * 10**6
+_AS = {
+    "boolean": "1 for true and 0 for false",
+    "date": "days since 1970-01-01",
+    "category": "the number of the value in sorted order",
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Treatment of columns that are not numbers."""
+
+    booleans: str = "numbers"
+    dates: str = "error"
+    categories: str = "error"  # also of texts
+    # The values of columns, where they are known: all parts of a table have the same.
+    known: Mapping[str, tuple[str, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a word that is none of the choices."""
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                choices = ", ".join(map(repr, words))
+                raise InputError(f"{name} must be one of {choices}. Got {getattr(self, name)!r}.")
+
+    def of(self, kind: str | None) -> str:
+        """Return the rule for columns of a kind."""
+        rules = {"boolean": self.booleans, "date": self.dates, "category": self.categories}
+        return rules.get(kind or "", "error")
+
+
+DEFAULT = Encoding()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, which becomes one feature or several."""
+
+    name: str
+    # "number", "list" (of `size` numbers), "boolean", "date" or "category"; None: of no such kind.
+    kind: str | None
+    dtype: np.dtype = np.dtype(np.float32)  # the smallest type of floats that holds the numbers
+    size: int = 1
+    values: tuple[str, ...] = ()  # of a category that is encoded, in order
+    one_hot: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the features."""
+        if self.kind == "list":
+            return [f"{self.name}[{i}]" for i in range(self.size)]
+        return [f"{self.name}={v}" for v in self.values] if self.one_hot else [self.name]
+
+    @property
+    def is_plain(self) -> bool:
+        """True if its values are numbers as they are."""
+        return self.kind in ("number", "boolean")
+
+    @property
+    def note(self) -> str:
+        """Description of the encoding, in words."""
+        how = f"{len(self.values)} columns of 0 and 1" if self.one_hot else _AS[str(self.kind)]
+        return f"{self.name!r} as {how}"
+
+    def encode(self, values: Any, uri: str) -> np.ndarray:
+        """Return dates or categories as features; missing ones are NaN in all of them.
+
+        Parameters
+        ----------
+        values : pandas Series of shape (n_rows,)
+        uri : str
+            What messages call the table.
+
+        Returns
+        -------
+        numbers : ndarray of shape (n_rows, n_features), float64
+        """
+        import pandas as pd
+
+        missing = values.isna().to_numpy()
+        if self.kind == "date":
+            with refusing(f"{uri}: column {self.name!r}", ValueError, TypeError):
+                dates = pd.to_datetime(values, utc=True, format="ISO8601")
+            stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
+            numbers = stamps.astype(np.int64) / _MICROSECONDS_OF_A_DAY
+            return np.where(missing, np.nan, numbers)[:, None]
+        texts = values.astype(object).where(~missing, "").map(str)
+        places = pd.Index(self.values).get_indexer(texts)
+        if (places[~missing] < 0).any():
+            raise changed(uri)
+        if not self.one_hot:
+            return np.where(missing, np.nan, places)[:, None]
+        hot = (places[:, None] == np.arange(len(self.values))).astype(np.float64)
+        hot[missing] = np.nan
+        return hot
+
+
+def notes_of(
+    encoded: Iterable[Column], dropped: Iterable[str], in_folders: Container[str] = ()
+) -> list[str]:
+    """Say in a sentence which columns are read as what; nothing where there are none.
+
+    Parameters
+    ----------
+    encoded : iterable of Column
+    dropped : iterable of str
+    in_folders : container of str, default=()
+        Columns whose values are names of folders: no row is read for them.
+    """
+    encoded = list(encoded)
+    parts = [column.note for column in encoded]
+    left = [repr(name) for name in dropped]
+    notes = [f"read {', '.join(parts)}"] if parts else []
+    notes += [f"left out {', '.join(left)}"] if left else []
+    settings = "(input.booleans, input.dates, input.categories)"
+    read = [
+        repr(column.name) for column in encoded if column.values and column.name not in in_folders
+    ]
+    first = f"; all rows of {', '.join(read)} are read first, for their values" if read else ""
+    return [f"columns that are not numbers: {'; '.join(notes)} {settings}{first}"] if notes else []
+
+
+def in_order(values: Iterable[str]) -> tuple[str, ...]:
+    """Return values in order: by number where all are numbers, else as texts."""
+    values = set(values)
+    try:
+        # Of texts of one number, such as 1 and 01, and of nan the text decides.
+        return tuple(sorted(values, key=lambda v: (math.isnan(float(v)), float(v), v)))
+    except ValueError:
+        return tuple(sorted(values))
+
+
+def distinct_values(values: Iterable[Any], column: str, uri: str) -> tuple[str, ...]:
+    """Return the different values of a column as texts, in order.
+
+    Raises
+    ------
+    InputError
+        If there are more than 1,000.
+    """
+    import pandas as pd
+
+    texts: set[str] = set()
+    for value in values:
+        if not pd.isna(value):
+            texts.add(str(value))
+        if len(texts) > _MOST_VALUES:
+            raise InputError(
+                f"{uri}: column {column!r} has more than {_MOST_VALUES:,} different values, which "
+                f'are no categories. Leave it out (input.columns: ["!{column}"]), or take it as '
+                "ids (input.index)."
+            )
+    return in_order(texts)
 
 
 @dataclass(frozen=True)
@@ -51,7 +216,7 @@ class Roles:
         """The settings that only a table can provide, by name."""
         of_columns = {"columns": self.columns, "index": self.index}
         given = {name: value for name, value in of_columns.items() if value is not None}
-        for name in ("booleans", "dates", "categories"):
+        for name in _CHOICES:
             if getattr(self.encoding, name) != getattr(DEFAULT, name):
                 given[name] = getattr(self.encoding, name)
         return given

@@ -148,7 +148,7 @@ def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
         return _read_several(name, sources, part)
     path = as_path(name)
     if path is None:
-        from bigfs.store.formats.sklearn_sets import SklearnSource
+        from bigfs.store.opening import SklearnSource
 
         return SklearnSource(name).classes
     if not is_reachable(path):

@@ -164,16 +164,16 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def read_into(file: Any, begin: int, out: np.ndarray) -> None:
-    """Fill an array from a place of a file of ours."""
+def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
+    """Fill an array from a place of a file; ``ended`` is what a file that is too short is said."""
     if not out.size:
         return
     file.seek(begin)
-    view = out.data.cast("B")
+    view = out.reshape(-1).view("u1").data
     while len(view):
         count = file.readinto(view)
         if not count:
-            raise StorageError(f"{file.name} ends too early. Run again.")
+            raise StorageError(ended or f"{file.name} ends too early. Run again.")
         view = view[count:]
 
 
@@ -367,6 +367,6 @@ def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
     place = as_location(place)
     if isinstance(place, Path) and not strict:
         return str(place)
-    from bigfs.store.zarr_stores import KeptFiles, ZarrObjects
+    from bigfs.store.formats.zarr_stores import KeptFiles, ZarrObjects
 
     return KeptFiles(place) if isinstance(place, Path) else ZarrObjects(place, strict)

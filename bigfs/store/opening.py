@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
-from bigfs.store.columns import Roles
-from bigfs.store.encoding import in_order
-from bigfs.store.filtering import chosen_columns
-from bigfs.store.fingerprint import Watch
+from bigfs.store.columns import in_order
+from bigfs.store.fingerprint import Watch, refuse_object
 from bigfs.store.formats import Format, format_of
-from bigfs.store.formats.sklearn_sets import SklearnSource
 from bigfs.store.location import Location
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import (
     Options,
+    RandomAccessSource,
     Source,
     as_part,
     as_path,
@@ -28,14 +30,17 @@ from bigfs.store.source import (
     is_reachable,
 )
 from bigfs.store.tables import TableSource, typed
-from bigfs.store.transposed import transposed
+from bigfs.store.views import chosen_columns, transposed
 
-# Settings that objects of a package take.
-_TAKES = {
-    "zarr": ("layer", "features", "no_data"),
-    "anndata": ("layer",),
-    "xarray": ("features", "no_data"),
+# What opens objects of a package, and the settings that they take beside those of frames.
+_OBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "zarr": ("zarr_array", ("layer", "features", "no_data")),
+    "anndata": ("annotated", ("layer",)),
+    "xarray": ("xarrays", ("features", "no_data")),
+    "dask": ("memory", ()),
 }
+# The sets of scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
+_SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}
 
 
 def open_uris(uri: str, options: Options) -> Source:
@@ -140,12 +145,13 @@ def open_object(X: Any, options: Options) -> Source:
     """Open an object in memory, or one that reads when it is asked."""
     uri = X.uri if isinstance(X, Source) else "X"
     roles, root = options.roles, type(X).__module__.split(".")[0]
-    takes = _TAKES.get(root, ("roles",) if is_frame(X) else ())
+    module, takes = _OBJECTS.get(root, ("memory", ()))
+    takes = takes or (("roles",) if is_frame(X) else ())
     options.check(uri, takes)
     if isinstance(X, Source):
         return chosen_columns(transposed(X) if options.transpose else X, roles)
-    frame = is_frame(X) and root not in ("pandas", "xarray")
-    source = _open_frame(X, root, roles) if frame else _open_array(X, root, options)
+    reader = import_module(f"bigfs.store.formats.{module}")
+    source: Source | None = reader.open_object(X, options)
     if source is None:
         raise InputTypeError(
             "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
@@ -156,40 +162,48 @@ def open_object(X: Any, options: Options) -> Source:
     return source if "roles" in takes else chosen_columns(source, roles)
 
 
-def _open_frame(X: Any, root: str, roles: Roles) -> Source:
-    if root == "dask":
-        from bigfs.store.formats.dask import DaskFrameSource
+class SklearnSource(RandomAccessSource):
+    """The set of ``sklearn:NAME``, which is loaded when rows are read.
 
-        return DaskFrameSource(X, roles)
-    from bigfs.store.formats.memory import open_arrow
+    Raises
+    ------
+    InputError
+        If there is no such set.
+    """
 
-    return TableSource(open_arrow(X), roles)
+    shareable = False
+
+    def __init__(self, uri: str) -> None:
+        self.uri, self.dtype = uri, np.dtype(np.float64)
+        self.n_samples, self.n_features = _SETS[_name_of(uri)]
+
+    @cached_property
+    def _set(self) -> Any:
+        from sklearn import datasets
+
+        return getattr(datasets, f"load_{_name_of(self.uri)}")()
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The known class of each row."""
+        return np.asarray(self._set.target)
+
+    @cached_property
+    def feature_names(self) -> list[str]:  # type: ignore[override]
+        """Names of the columns."""
+        return [str(name) for name in self._set.feature_names]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``."""
+        rows: np.ndarray = self._set.data[start:stop]
+        return rows
 
 
-def _open_array(X: Any, root: str, options: Options) -> Source | None:
-    """Open an array, a frame of pandas, or an AnnData; None if it is of another kind."""
-    if root == "zarr":
-        from bigfs.store.formats.zarr_array import open_zarr
-        from bigfs.store.formats.zarr_rows import folder_of
-
-        source = open_zarr(X, options.variable, **options.settings)
-        folder = folder_of(X)
-        if source.watch is None and isinstance(folder, Path):
-            source.watch = Watch(folder)  # what is at its place later may be another array
-        return source
-    if root == "anndata":
-        from bigfs.store.formats import annotated
-
-        return annotated.open_object(X, **options.settings)
-    if root == "xarray":
-        from bigfs.store.formats.xarrays import open_xarray
-
-        return open_xarray(X, options.variable, **options.settings)
-    if root == "dask":
-        from bigfs.store.formats.dask import open_dask
-
-        return open_dask(X)
-    from bigfs.store.formats.memory import ArraySource, open_memory
-
-    # An array of HDF5 is read by slices, as one in memory is.
-    return ArraySource(X) if root == "h5py" else open_memory(X, options.roles)
+def _name_of(uri: str) -> str:
+    """Return the name of a set that there is."""
+    refuse_object(uri)
+    name = uri.removeprefix("sklearn:")
+    if name not in _SETS:
+        known = ", ".join(f"sklearn:{known}" for known in _SETS)
+        raise InputError(f"{uri} is not a set that scikit-learn ships. Known: {known}.")
+    return name

@@ -21,8 +21,7 @@ import numpy as np
 from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
-from bigfs.store.columns import Roles, roles_of
-from bigfs.store.encoding import Encoding
+from bigfs.store.columns import Encoding, Roles, roles_of
 from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata
 from bigfs.store.location import Location, as_location
@@ -477,8 +476,8 @@ array, or Source
     """
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
-    from bigfs.store.filtering import filtered, row_filter
     from bigfs.store.opening import open_object, open_uris
+    from bigfs.store.views import filtered, row_filter
 
     uri, variable = _uri_of(X, variable)
     of_rows = None if rows is None else row_filter(rows)

@@ -18,8 +18,15 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import format_bytes
-from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
-from bigfs.store.encoding import Column, Encoding, distinct_values, notes_of
+from bigfs.store.columns import (
+    ALL_FEATURES,
+    Column,
+    Encoding,
+    Roles,
+    distinct_values,
+    notes_of,
+    refuse_unusable,
+)
 from bigfs.store.source import PLAIN_TYPES, Source, check_names, check_shape, no_column
 from bigfs.store.values import EXACT, check_exact
 

@@ -311,7 +311,7 @@ def test_a_missing_class_among_numbers_is_missing_and_among_texts_a_text(tmp_pat
 def test_pyarrow_gets_the_words_that_a_piece_may_hold() -> None:
     """It builds a search tree of them for each column: all took 14 GB for 350,000 columns."""
     from bigfs.store.formats.csv import _possible
-    from bigfs.store.formats.dialect import SPELLED
+    from bigfs.store.formats.texts import SPELLED
 
     assert _possible(SPELLED, b"1.5,-2e-3,3E4\n,7,8\n") == [""]
     assert _possible(["-999", "none"], b"1.5,8,-1\n") == []

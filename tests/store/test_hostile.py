@@ -24,8 +24,8 @@ from bigfs import MCFS, ingest
 from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.core.yamltext import read_yaml
-from bigfs.store.formats import csv, parquet, zarr_rows
-from bigfs.store.formats.zarr_files import MOST_CHUNKS, _unpacks_beyond
+from bigfs.store.formats import csv, parquet, zarr_array
+from bigfs.store.formats.zarr_stores import MOST_CHUNKS, _unpacks_beyond
 from bigfs.store.source import open_matrix
 from tests.store._folder import call
 
@@ -285,7 +285,7 @@ def test_what_a_packed_chunk_gives_is_counted_without_holding_it() -> None:
 def test_chunks_are_read_in_groups_and_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zarr_rows, "_CHUNKS_AT_ONCE", 30)
+    monkeypatch.setattr(zarr_array, "_CHUNKS_AT_ONCE", 30)
     array = zarr.create_array(tmp_path / "X.zarr", shape=(100, 1), dtype="u1", chunks=(1, 1))
     array[:] = np.arange(100)[:, None]
     assert open_matrix(tmp_path / "X.zarr").read(4, 98).ravel().tolist() == list(range(4, 98))
@@ -322,7 +322,7 @@ def test_metadata_that_never_end(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv, "_LINE_BYTES", 2**21)
+    monkeypatch.setattr(csv, "LINE_BYTES", 2**21)
     for name, begin in (("first", b""), ("later", b"a,b\n1,2\n")):
         path = tmp_path / f"{name}.csv.gz"
         path.write_bytes(gzip.compress(begin + b"1," * 2**22))

@@ -17,8 +17,8 @@ from sklearn import datasets
 
 import bigfs
 from bigfs.core.errors import InputError
-from bigfs.store.formats.sklearn_sets import _SETS, SklearnSource
 from bigfs.store.labels import load_labels
+from bigfs.store.opening import _SETS, SklearnSource
 from bigfs.store.records import MANIFEST
 
 TEXT = ["cat", "NA", "dog", "cat"]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bigfs.cli import cli
 from bigfs.core.errors import InputError
-from bigfs.store import transposed as module
+from bigfs.store import views as module
 from bigfs.store.source import open_matrix
 from bigfs.store.verify import verify
 

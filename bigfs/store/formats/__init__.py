@@ -67,7 +67,7 @@ ZARR = Format(
     folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",), names_dimensions=True,
 )  # fmt: skip
 HDF5 = Format(
-    "h5",
+    "hdf5",
     (".h5ad", ".h5", ".hdf5", ".h5mu", ".loom", ".nc", ".nc4", ".he5", ".h5seurat"),
     ("layer", "feature_types", *_CUBE), b"\x89HDF\r\n\x1a\n",
     writes=(".h5ad",), keeps_ids=True, names_dimensions=True,

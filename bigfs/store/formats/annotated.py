@@ -23,26 +23,14 @@ from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
+from bigfs.store.formats import parts, zarr_array
 from bigfs.store.formats.cube import Place
-from bigfs.store.formats.dask import open_dask
 from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
-from bigfs.store.formats.memory import ArraySource
-from bigfs.store.formats.parts import (
-    PARTS,
-    CSCParts,
-    CSRParts,
-    HeldTexts,
-    StoredTexts,
-    all_texts,
-    check_length,
-    open_dense,
-    open_here,
-)
-from bigfs.store.formats.zarr_array import open_array, open_node
-from bigfs.store.formats.zarr_files import expect
-from bigfs.store.formats.zarr_rows import check_chunks, open_parts, open_rows
+from bigfs.store.formats.memory import ArraySource, open_dask
+from bigfs.store.formats.zarr_stores import expect
 from bigfs.store.location import Location
 from bigfs.store.source import (
+    Options,
     RandomAccessSource,
     Source,
     check_names,
@@ -54,7 +42,7 @@ from bigfs.store.source import (
 from bigfs.store.values import decoding, installed
 
 ENCODING = "encoding-type"
-SPARSE = {"csr_matrix": CSRParts, "csc_matrix": CSCParts}
+SPARSE = {"csr_matrix": parts.CSRParts, "csc_matrix": parts.CSCParts}
 # Of a column: what is read at once.
 _MOST_ROWS, _MOST_BYTES = 2**28, 2 * GIB
 OBS_NAMES = "obs_names"  # as anndata calls the ids of rows
@@ -93,17 +81,18 @@ class AnnotatedTree:
         """Return what opens an array, or the parts of a matrix."""
         name = self.prefix + name
         if self.path is None:
-            return partial(open_here, self.root[name])
+            return partial(parts.open_here, self.root[name])
         if not self.is_zarr:
             return partial(open_member, self.path, name)
-        of_array = hasattr(self.root[name], "shape")
-        return partial(open_rows if of_array else open_parts, f"{self.path}/{name}")
+        is_array = hasattr(self.root[name], "shape")
+        opening = zarr_array.open_rows if is_array else zarr_array.open_parts
+        return partial(opening, f"{self.path}/{name}")
 
     def read(self, name: str) -> Any:
         """Return a column of a frame as anndata reads it; what is too large is refused before."""
         node = self.find(name)
-        parts = [node] if hasattr(node, "shape") else [self.find(f"{name}/{key}") for key in node]
-        for part in parts:
+        held = [node] if hasattr(node, "shape") else [self.find(f"{name}/{key}") for key in node]
+        for part in held:
             array = part if self.is_zarr else H5Rows(part, f"{self.uri}::{name}")
             size = math.prod(array.shape)
             if size > _MOST_ROWS or size * array.dtype.itemsize > _MOST_BYTES:
@@ -133,19 +122,19 @@ class AnnotatedTree:
             values = node.fields(name)[...]
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def index(self, frame: str, n_rows: int) -> StoredTexts | HeldTexts:
+    def index(self, frame: str, n_rows: int) -> parts.StoredTexts | parts.HeldTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
-            return HeldTexts(self.field(frame, node.dtype.names[0]))
+            return parts.HeldTexts(self.field(frame, node.dtype.names[0]))
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
         held = self.find(name)
         if hasattr(held, "shape"):
-            check_length(held.shape, n_rows, frame, self.uri)
-            return StoredTexts(self.place(name))
+            parts.check_length(held.shape, n_rows, frame, self.uri)
+            return parts.StoredTexts(self.place(name))
         values = self.read(name)
-        check_length(values.shape, n_rows, frame, self.uri)
-        return HeldTexts(values)
+        parts.check_length(values.shape, n_rows, frame, self.uri)
+        return parts.HeldTexts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -257,7 +246,7 @@ def _checked(source: Any, group: str) -> Any:
     uri = source.uri
     if group == "obsm" and (source.sparse or not isinstance(source, RandomAccessSource)):
         raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
-    if group == "obsp" and not isinstance(source, (CSRParts, CSRSource)):
+    if group == "obsp" and not isinstance(source, (parts.CSRParts, CSRSource)):
         raise InputError(f"{uri} is no sparse matrix by rows. Store it as csr_matrix.")
     if group == "obsp" and source.n_samples != source.n_features:
         shape = (source.n_samples, source.n_features)
@@ -286,7 +275,7 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
             yield AnnotatedTree(file, place, str(path))
         return
     with decoding(str(path)):
-        yield AnnotatedTree(open_node(path), place, str(path))
+        yield AnnotatedTree(zarr_array.open_node(path), place, str(path))
 
 
 def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
@@ -366,13 +355,13 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
         kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
         if type(node).__module__.startswith("zarr"):
-            for part in PARTS:
-                check_chunks(node[part], f"{uri}::{part}")
+            for part in parts.PARTS:
+                zarr_array.check_chunks(node[part], f"{uri}::{part}")
         return SPARSE[kind](place, node.attrs.get("shape", node.attrs.get("h5sparse_shape")), uri)
     if kind in (None, "array") and hasattr(node, "shape"):
         if type(node).__module__.startswith("zarr"):
-            return open_array(node, uri)
-        return open_dense(place, uri)
+            return zarr_array.open_array(node, uri)
+        return parts.open_dense(place, uri)
     raise InputError(
         f"{uri} is stored as {kind or 'a group of an unknown kind'}, which is not read: only "
         "dense arrays, csr_matrix and csc_matrix are."
@@ -381,7 +370,7 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
 
 def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
     """Return the index of a frame, ``var`` or ``raw/var``: texts of a usual size."""
-    return all_texts(tree.index(frame, n_features), n_features, tree.uri)
+    return parts.all_texts(tree.index(frame, n_features), n_features, tree.uri)
 
 
 def with_names(source: Source, names: list[str]) -> Source:
@@ -396,7 +385,7 @@ def with_names(source: Source, names: list[str]) -> Source:
     return source
 
 
-def open_object(adata: Any, layer: str | None = None) -> Source:
+def open_object(adata: Any, options: Options) -> Source:
     """Open an AnnData: in memory, backed by a file, or lazy.
 
     A backed matrix is read from its file by blocks, a lazy one is computed by blocks.
@@ -416,6 +405,7 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
             "X is a view of a backed AnnData, which would be loaded as a whole. Write it first "
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
+    layer = options.settings.get("layer")
     X = adata.X if layer is None else None  # of a view it is a copy
     name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
     if name == "raw":
@@ -424,7 +414,7 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
         matrix, names = _matrix(X, uri), adata.var_names
     else:
         matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
-    matrix.index, matrix.ids = OBS_NAMES, HeldTexts(adata.obs_names)
+    matrix.index, matrix.ids = OBS_NAMES, parts.HeldTexts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 
 
@@ -432,9 +422,9 @@ def _matrix(X: Any, uri: str) -> Source:
     """Open a matrix of an AnnData in memory."""
     group = getattr(X, "group", None)
     if group is not None:  # a sparse matrix on disk
-        return open_element(group, partial(open_here, group), uri)
+        return open_element(group, partial(parts.open_here, group), uri)
     if type(X).__module__.startswith(("h5py", "zarr")):
-        return open_element(X, partial(open_here, X), uri)
+        return open_element(X, partial(parts.open_here, X), uri)
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):

@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, StorageError
-from bigfs.store.csr import (
-    CSRLayout,
-    RandomAccessSparse,
-    as_block,
-    csr_checksum,
-    stack,
-)
+from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.source import check_names, check_shape, work_dtype
@@ -31,7 +25,7 @@ _SHOWN = 3
 _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
 
 
-class StoredCSR(RandomAccessSparse):
+class StoredCSR(csr.RandomAccessSparse):
     """A store of CSR row blocks; pickles to its address and shape.
 
     Parameters
@@ -73,7 +67,7 @@ class StoredCSR(RandomAccessSparse):
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
             ) from None
         if self.index is not None:
-            from bigfs.store.formats.zarr_rows import open_rows  # loads zarr
+            from bigfs.store.formats.zarr_array import open_rows  # loads zarr
 
             self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)
@@ -87,10 +81,10 @@ class StoredCSR(RandomAccessSparse):
             )
 
     @property
-    def layout(self) -> CSRLayout:
+    def layout(self) -> csr.CSRLayout:
         """The stored blocks."""
         entries = self.stored_entries
-        return CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
+        return csr.CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
 
     def block_entries(self, rows: int) -> int:
         """Return a bound of the entries of the largest block of so many rows."""
@@ -117,7 +111,7 @@ class StoredCSR(RandomAccessSparse):
             block, first = self.read_block(i), i * rows
             begin, end = max(0, start - first), min(rows, stop - first)
             blocks.append(block if end - begin >= block.shape[0] else block[begin:end])
-        return stack(blocks)
+        return csr.stack(blocks)
 
     def read_block(self, i: int) -> Any:
         """Return one stored block.
@@ -133,7 +127,7 @@ class StoredCSR(RandomAccessSparse):
         with decoding(f"{self.uri}: block {i}", _CURE):
             block = csr_array(tuple(self._read(i, part) for part in PARTS), shape=shape)
             block.check_format(full_check=True)  # what lies outside the shape would crash later
-            return as_block(block, self.dtype)
+            return csr.as_block(block, self.dtype)
 
     def _read(self, i: int, part: str) -> np.ndarray:
         import zarr
@@ -228,7 +222,7 @@ class CSRWriter:
             array[:] = values
         self.n_samples += block.shape[0]
         self.entries.append(block.nnz)
-        self.checksums.append(csr_checksum(block))
+        self.checksums.append(csr.csr_checksum(block))
 
     @property
     def nbytes(self) -> int:

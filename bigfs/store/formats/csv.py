@@ -19,15 +19,17 @@ from typing import IO, Any
 
 from bigfs.core.errors import InputError
 from bigfs.store.columns import refuse_unusable
-from bigfs.store.formats.dialect import (
+from bigfs.store.formats.texts import (
     BLANKS,
+    LINE_BYTES,
+    PACKED,
     as_number,
     dialect_of,
     encoding_of,
+    open_text,
     proposed,
     records_of,
 )
-from bigfs.store.formats.texts import PACKED, open_text
 from bigfs.store.location import Location
 from bigfs.store.source import Header, check_names
 from bigfs.store.tables import Table
@@ -41,8 +43,6 @@ _COLUMN_BYTES = 6 * 2**10
 _FEWEST_LINES = 64
 # What a first column without a name is called: pandas writes its index so.
 UNNAMED = "Unnamed: 0"
-# A million columns of 30 characters. A file without line breaks would be held as a whole.
-_LINE_BYTES = 32 * 2**20
 # Lines that a first line of numbers is compared with, and cells of it that are shown.
 _COMPARED_LINES, _SHOWN_CELLS, _SHOWN = 100, 5, 40
 _LOOKED_AT_BYTES = 2**16
@@ -139,11 +139,11 @@ class TextTable(Table):
         for line, piece in self._pieces():
             self._current = line, piece
             try:
-                table = self._parse(piece, line, types)
+                batch = self._parse(piece, line, types)
             except pa.ArrowInvalid:
                 self._refuse(piece, line, columns)
                 raise
-            yield _batch(table)
+            yield batch
 
     def written(self, column: str) -> Iterator[list[str]]:
         """Yield the cells of a column as they are written, without blanks around them."""
@@ -171,8 +171,7 @@ class TextTable(Table):
                 cast = numbers.cast(kind)
             except pa.ArrowInvalid:
                 continue
-            missing = pa.array(self._dialect.missing_numbers, pa.float64())
-            return pc.if_else(pc.is_in(cast.cast(pa.float64()), missing), None, cast)
+            return self._without_missing(cast)
         return pc.if_else(pc.equal(texts, ""), None, texts)
 
     def check_whole(self, columns: list[str]) -> None:
@@ -191,10 +190,10 @@ class TextTable(Table):
         """Return the cells of some columns of a piece as they are written."""
         import pyarrow as pa
 
-        return _batch(self._parse(piece, line, dict.fromkeys(columns, pa.string()), raw=True))
+        return self._parse(piece, line, dict.fromkeys(columns, pa.string()), raw=True)
 
     def _parse(self, piece: bytes, line: int, types: Mapping[str, Any], raw: bool = False) -> Any:
-        """Return some columns of a piece as a table of Arrow; raw: texts as they are written."""
+        """Return some columns of a piece as one batch; raw: texts as they are written."""
         import pyarrow as pa
         import pyarrow.csv as pc
 
@@ -230,7 +229,10 @@ class TextTable(Table):
                     check_utf8=False,
                 ),
             )
-            return table if raw else self._without_missing(table)
+            columns = [column.combine_chunks() for column in table.columns]
+            if not raw and self._dialect.missing_numbers:
+                columns = list(map(self._without_missing, columns))
+            return pa.record_batch(columns, names=table.column_names)
         except pa.ArrowInvalid as error:
             if bad:
                 raise self._ragged(bad[0], line) from None
@@ -238,18 +240,15 @@ class TextTable(Table):
                 raise InputError(f"{self.uri}: from line {line} on, {error}.") from None
             raise
 
-    def _without_missing(self, table: Any) -> Any:
-        """Return a table without the numbers that stand for a missing value."""
+    def _without_missing(self, values: Any) -> Any:
+        """Return a column without the numbers that stand for a missing value."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        numbers = pa.array(self._dialect.missing_numbers, pa.float64())
-        for j, column in enumerate(table.columns if len(numbers) else ()):
-            if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
-                are_missing = pc.is_in(column.cast(pa.float64()), numbers)
-                kept = pc.if_else(are_missing, None, column)
-                table = table.set_column(j, table.schema.names[j], kept)
-        return table
+        if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+            return values
+        missing = pa.array(self._dialect.missing_numbers, pa.float64())
+        return pc.if_else(pc.is_in(values.cast(pa.float64()), missing), None, values)
 
     def _ragged(self, row: Any, line: int) -> InputError:
         return InputError(
@@ -301,12 +300,12 @@ class TextTable(Table):
         import pyarrow.types as types
 
         for line, piece in self._pieces():
-            table = self._parse(piece, line, dict.fromkeys(self._all))
+            first = self._parse(piece, line, dict.fromkeys(self._all))
             break
         else:
             return {name: pa.float64() for name in names if name}
         known: dict[str, Any] = {}
-        for name, values in zip(names, table.columns, strict=True):
+        for name, values in zip(names, first.columns, strict=True):
             kind = values.type
             if not name and types.is_null(kind):  # what a comma at the end of lines makes
                 continue
@@ -395,7 +394,7 @@ class TextTable(Table):
             rows[0][0] = rows[0][0].lstrip("# ")
             rows[0] = rows[0] if rows[0][0] else rows[0][1:]
         longest = max(len(line) for line in lines)
-        self._piece_bytes = min(_LINE_BYTES, max(_TEXT_BYTES, _FEWEST_LINES * longest))
+        self._piece_bytes = min(LINE_BYTES, max(_TEXT_BYTES, _FEWEST_LINES * longest))
         return rows, taken
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
@@ -449,10 +448,10 @@ class TextTable(Table):
                 line += piece.count(b"\n")
                 if not read:
                     return
-                if len(rest) > _LINE_BYTES:
+                if len(rest) > LINE_BYTES:
                     long = "is longer than" if rest.strip() else "begins empty lines of more than"
                     raise InputError(
-                        f"{self.uri}: line {line} {long} {_LINE_BYTES / 2**20:g} MiB. "
+                        f"{self.uri}: line {line} {long} {LINE_BYTES / 2**20:g} MiB. "
                         "Every sample needs a line of its own."
                     )
 
@@ -512,15 +511,6 @@ def _possible(words: list[str], piece: bytes) -> list[str]:
         return all(character in others for character in rare) if rare else word in piece
 
     return [word for word in words if may_occur(word.encode())]
-
-
-def _batch(table: Any) -> Any:
-    """Return a parsed piece as one batch."""
-    import pyarrow as pa
-
-    arrays = [column.combine_chunks() for column in table.columns]
-    arrays = [a if isinstance(a, pa.Array) else pa.concat_arrays(a.chunks) for a in arrays]
-    return pa.record_batch(arrays, names=table.column_names)
 
 
 def _is_axis(row: list[float | None]) -> bool:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -64,9 +65,21 @@ class Later:
 
 
 @contextmanager
-def open_later(shape: Sequence[int], dtype: np.dtype, make: Callable[[], Any]) -> Iterator[Later]:
+def _open_later(shape: Sequence[int], dtype: np.dtype, make: Callable[[], Any]) -> Iterator[Later]:
     """Yield what stands for an array, which is made when it is first read, and then let go."""
     yield Later(shape, dtype, make)
+
+
+def open_loaded(
+    uri: str, shape: Sequence[int], dtype: np.dtype, load: Callable[[], Any], **cube: Any
+) -> CubeSource:
+    """Open an array that is loaded as a whole: unpacked once, and copied into an array.
+
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    """
+    source = CubeSource(uri, partial(_open_later, shape, dtype, load), None, **cube)
+    source.held_bytes += 2 * math.prod(shape) * dtype.itemsize
+    return source
 
 
 class CubeSource(Source):

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.formats import MARKET
-from bigfs.store.formats.cube import CubeSource, open_later
+from bigfs.store.formats.cube import open_loaded
 from bigfs.store.formats.parts import ByBands, HeldTexts
 from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text, whole_lines
@@ -176,7 +175,7 @@ def open_file(
     text = _Text.opened(file)
     prefix, is_matrix, _ = file.name.partition("matrix.mtx")
     names = [f"{prefix}{name}{ending}" for name in _FEATURES for ending in (".gz", "")]
-    features = next((file.parent / n for n in names if (file.parent / n).is_file()), None)
+    features = _first_file(file.parent, names)
     if not is_matrix or features is None:
         if path.is_dir():
             raise InputError(f"{path} has no {names[0]} (or genes.tsv) with the names.")
@@ -191,13 +190,10 @@ def open_file(
     table = _table(features, source.n_features)
     columns = [[row[min(i, len(row) - 1)] for row in table] for i in range(3)]
     types = columns[2] if min(map(len, table)) > 2 else None
-    barcodes = [file.parent / f"{prefix}barcodes.tsv{ending}" for ending in (".gz", "")]
-    if any(place.is_file() for place in barcodes):
-        place = next(place for place in barcodes if place.is_file())
-        source.index, source.ids = (
-            "barcode",
-            HeldTexts([r[0] for r in _table(place, source.n_samples)]),
-        )
+    barcodes = _first_file(file.parent, [f"{prefix}barcodes.tsv{ending}" for ending in (".gz", "")])
+    if barcodes is not None:
+        cells = [row[0] for row in _table(barcodes, source.n_samples)]
+        source.index, source.ids = "barcode", HeldTexts(cells)
     return of_types(source, columns[1], columns[0], types, feature_types=feature_types)
 
 
@@ -209,12 +205,14 @@ def _dense(text: _Text, uri: str) -> Source:
             f"{uri} is dense, and would be loaded as a whole: {format_bytes(n_bytes)}. Convert it: "
             "numpy.save('X.npy', scipy.io.mmread(path))."
         )
-
-    place = partial(open_later, text.sizes, _KINDS[text.kind], text.values)
-    source = CubeSource(uri, place, None, None)
+    source = open_loaded(uri, text.sizes, _KINDS[text.kind], text.values)
     source.grid = None
-    source.held_bytes += 2 * n_bytes
     return source
+
+
+def _first_file(folder: Location, names: list[str]) -> Location | None:
+    """Return the first of some files that is there."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _only_file(folder: Location) -> Location:

@@ -14,7 +14,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats.cube import CubeSource, open_later, open_transposed
+from bigfs.store.formats.cube import CubeSource, open_loaded, open_transposed
 from bigfs.store.formats.hdf5 import find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import CSCParts
@@ -46,13 +46,19 @@ def _open_sparse(path: str, name: str) -> Iterator[dict[str, Any]]:
         yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
 
 
-class _Element:
-    """A variable in an open version 5 file, by its position, unpacked as far as needed."""
+@contextmanager
+def _open_element(path: Location, position: int) -> Iterator[_Element | None]:
+    """Open a variable of a version 5 file by its position; None of versions before."""
+    with path.open("rb") as file:
+        mark = file.read(_HEADER_BYTES)[126:128]
+        yield _Element(file, position, mark == b"IM") if mark in (b"IM", b"MI") else None
 
-    def __init__(self, file: IO[bytes], position: int) -> None:
-        self._file = file
-        header = file.read(_HEADER_BYTES)
-        self._order = "<" if header[126:128] == b"IM" else ">"
+
+class _Element:
+    """A variable in an open version 5 file, unpacked as far as needed."""
+
+    def __init__(self, file: IO[bytes], position: int, is_little: bool) -> None:
+        self._file, self._order = file, "<" if is_little else ">"
         for _ in range(position):
             file.seek(self._tag(file.read(8))[1], 1)
         kind, self._size = self._tag(file.read(8))
@@ -129,19 +135,13 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
         dense = partial(open_transposed, partial(open_member, *place))
         return CubeSource(uri, dense, None, **cube)
     position = list(known).index(name)
-    with path.open("rb") as file:
-        is_version_5 = file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI")
-        file.seek(0)
-        element = _Element(file, position) if is_version_5 else None
+    with _open_element(path, position) as element:
         stored = None if element is None else element.content(uri)
         if stored is None:
             size = path.stat().st_size if element is None else element.check_size(_MOST_BYTES, uri)
     if stored is not None:
         load = partial(_load_dense, path.absolute(), name, position, shape, stored)
-        source = CubeSource(uri, partial(open_later, shape, stored, load), None, **cube)
-        # Unpacked once, and copied into an array.
-        source.held_bytes += 2 * source.n_samples * source.n_features * stored.itemsize
-        return source
+        return open_loaded(uri, shape, stored, load, **cube)
     if size > _MOST_BYTES:
         raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
     _refuse_cube(uri, cube)
@@ -163,10 +163,9 @@ def read_column(path: Location, name: str) -> np.ndarray:
             raise InputError(f"{uri} is a {known[name]}; labels are numbers in version 7.3.")
         with open_member(str(path.absolute()), name) as array:
             return np.asarray(array[tuple(slice(0, n) for n in array.shape)]).T
-    with path.open("rb") as file:
-        if file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI"):
-            file.seek(0)
-            _Element(file, list(known).index(name)).check_size(_MOST_BYTES, uri)
+    with _open_element(path, list(known).index(name)) as element:
+        if element is not None:
+            element.check_size(_MOST_BYTES, uri)
     values = _load(path, name)
     if not isinstance(values, np.ndarray):
         raise InputError(f"{uri} is sparse. Labels are one number or text for each sample.")
@@ -228,8 +227,9 @@ def _load_dense(
     """Return a variable of a version 5 file, whose header may announce less than there is."""
     uri = f"{path}::{name}"
     size = int(np.prod(shape)) * dtype.itemsize
-    with path.open("rb") as file:
-        _Element(file, position).check_size(size + _PIECE_BYTES, uri)
+    with _open_element(path, position) as element:
+        if element is not None:
+            element.check_size(size + _PIECE_BYTES, uri)
     values: np.ndarray = _load(path, name)
     if values.shape != shape or values.dtype != dtype:
         raise InputError(f"{uri} is damaged: it is not what its header says.")

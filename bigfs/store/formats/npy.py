@@ -15,7 +15,7 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.formats.cube import CubeSource, Place, open_transposed
 from bigfs.store.formats.parts import ArrayByRows
-from bigfs.store.location import Location, as_location, is_remote
+from bigfs.store.location import Location, as_location, is_remote, read_into
 from bigfs.store.source import Source, check_no_variable, work_dtype
 from bigfs.store.values import check_vector, refusing
 
@@ -55,18 +55,11 @@ class FileArray:
         starts = [part.start for part in ranges]
         for place in np.ndindex(*out.shape[:split]) if out.size else ():
             at = [start + i for start, i in zip(starts, place, strict=False)] + starts[split:]
-            self._fill(out[place], int(np.ravel_multi_index(at, self.shape)))
+            first_value = int(np.ravel_multi_index(at, self.shape))
+            begin = self.offset + first_value * self.dtype.itemsize
+            ended = f"{self.uri} became shorter while it was read. Run again."
+            read_into(self.file, begin, out[place], ended)
         return out
-
-    def _fill(self, out: np.ndarray, first_value: int) -> None:
-        """Read consecutive values of the file into an array."""
-        self.file.seek(self.offset + first_value * self.dtype.itemsize)
-        view = out.reshape(-1).view(np.uint8).data
-        while view:
-            count = self.file.readinto(view)
-            if not count:
-                raise StorageError(f"{self.uri} became shorter while it was read. Run again.")
-            view = view[count:]
 
 
 def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dtype]:

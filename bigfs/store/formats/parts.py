@@ -18,15 +18,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB
 from bigfs.runtime.progress import track
-from bigfs.store.csr import (
-    CSRLayout,
-    RandomAccessSparse,
-    SparseSource,
-    as_block,
-    csr_layout,
-    largest_block,
-    rows_for,
-)
+from bigfs.store import csr
 from bigfs.store.formats.cube import CubeSource, Place
 from bigfs.store.location import METADATA_BYTES
 from bigfs.store.scratch import temporary_file
@@ -136,7 +128,7 @@ def open_dense(place: Place, uri: str) -> Source:
     return CubeSource(uri, place, None) if is_large else source
 
 
-class _SomeFeatures(SparseSource):
+class _SomeFeatures(csr.SparseSource):
     """A sparse matrix in a file, of which some columns are features."""
 
     _kept: np.ndarray | None = None
@@ -153,7 +145,7 @@ class _SomeFeatures(SparseSource):
 
     def _block(self, rows: Any) -> Any:
         """Return rows of the file as a block of the features."""
-        return as_block(rows if self._kept is None else rows[:, self._kept], self.dtype)
+        return csr.as_block(rows if self._kept is None else rows[:, self._kept], self.dtype)
 
 
 class _Parts(_SomeFeatures):
@@ -207,17 +199,17 @@ class _Parts(_SomeFeatures):
         return {name: state[name] for name in state if name not in ("_indptr", "layout")}
 
 
-class CSRParts(_Parts, RandomAccessSparse):
+class CSRParts(_Parts, csr.RandomAccessSparse):
     """A matrix by rows: a block is read where it lies."""
 
     @cached_property
-    def layout(self) -> CSRLayout:
+    def layout(self) -> csr.CSRLayout:
         """Blocks of 8 to 16 MB of entries."""
-        return csr_layout(self._indptr, self.dtype.itemsize)
+        return csr.csr_layout(self._indptr, self.dtype.itemsize)
 
     def block_entries(self, rows: int) -> int:
         """Return the entries of the largest block of so many rows."""
-        return largest_block(self._indptr, rows)
+        return csr.largest_block(self._indptr, rows)
 
     def read_csr(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
@@ -292,13 +284,13 @@ class ByBands(_SomeFeatures):
         self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
 
     @property
-    def layout(self) -> CSRLayout:
+    def layout(self) -> csr.CSRLayout:
         """As the entries are counted; before that, as if rows had about as many each."""
         if self._rows is not None:
-            return csr_layout(self._rows, self.dtype.itemsize)
+            return csr.csr_layout(self._rows, self.dtype.itemsize)
         mean = self.n_entries / self.n_samples
-        rows = min(self.n_samples, rows_for(mean, self.dtype.itemsize))
-        return CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
+        rows = min(self.n_samples, csr.rows_for(mean, self.dtype.itemsize))
+        return csr.CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
 
     def begin(self) -> None:
         """Count the entries of every row."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.csr import SparseSource, as_block
+from bigfs.store.formats import hdf5
 from bigfs.store.formats.cube import CubeSource, open_transposed
-from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member
 from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_names, listed, no_column
@@ -45,28 +45,26 @@ def open_file(
     layer : str or None, default=None
         Of a loom file.
     """
-    from bigfs.store.formats.h5 import genomes_of, open_array
-
     uri = str(path)
-    with open_h5(path) as file, decoding(uri):
-        if find(file, "row_attrs", uri) is not None:
+    with hdf5.open_h5(path) as file, decoding(uri):
+        if hdf5.find(file, "row_attrs", uri) is not None:
             return _open_loom(file, path, layer)
-        genomes = genomes_of(file)
+        genomes = hdf5.genomes_of(file)
         if variable is not None and variable not in genomes:
-            return open_array(path, variable)
+            return hdf5.open_array(path, variable)
         if variable is None and len(genomes) > 1:
             raise InputError(
                 f"{uri} has counts of several genomes, {listed(genomes)}. Name one by "
                 "input.variable (--variable, variable=)."
             )
         genome = variable or genomes[0]
-        shape = find(file, f"{genome}/shape", uri)
+        shape = hdf5.find(file, f"{genome}/shape", uri)
         sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()
-        source = CSRParts(partial(open_member, str(path.absolute()), genome), sizes, uri)
+        source = CSRParts(partial(hdf5.open_member, str(path.absolute()), genome), sizes, uri)
         about = [f"{genome}/features/{name}" for name in ("name", "id", "feature_type")]
-        if find(file, f"{genome}/features", uri) is None:
+        if hdf5.find(file, f"{genome}/features", uri) is None:
             about = [f"{genome}/gene_names", f"{genome}/genes"]
-        about = [name for name in about if find(file, name, uri) is not None]
+        about = [name for name in about if hdf5.find(file, name, uri) is not None]
         texts = [_texts(file, path, name, source.n_features) for name in about]
         if len(texts) < 2:
             raise InputError(f"{uri}: {genome} has no names of features. Write it again.")
@@ -79,19 +77,19 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     """Open a loom file: an array of genes by cells, of which most are zero."""
     uri = str(path)
     name = "matrix" if layer is None else f"layers/{layer}"
-    if find(file, name, uri) is None:
+    if hdf5.find(file, name, uri) is None:
         raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(file['layers']))}.")
-    matrix = partial(open_member, str(path.absolute()), name)
+    matrix = partial(hdf5.open_member, str(path.absolute()), name)
     rows = CubeSource(uri, partial(open_transposed, matrix), None, None)
     source = DenseAsSparse(rows)
     known = (f"row_attrs/{key}" for key in ("Gene", "var_names", "Accession"))
-    about = [name for name in known if find(file, name, uri) is not None]
+    about = [name for name in known if hdf5.find(file, name, uri) is not None]
     genes = [_texts(file, path, name, source.n_features) for name in about]
     if genes:
         source.feature_names = unique_names(genes[0], genes[-1], uri)
     for key in ("obs_names", "CellID"):  # of anndata, and of all others
         name = f"col_attrs/{key}"
-        if find(file, name, uri) is not None:
+        if hdf5.find(file, name, uri) is not None:
             source.index, source.ids = key, _stored_texts(file, path, name, rows.n_samples)
     return source
 
@@ -102,8 +100,8 @@ def _texts(file: Any, path: Location, name: str, length: int) -> list[str]:
 
 def _stored_texts(file: Any, path: Location, name: str, length: int) -> StoredTexts:
     """Return an array of texts, of which there is one for each feature, or cell."""
-    check_length(member(file, name, str(path)).shape, length, name, str(path))
-    return StoredTexts(partial(open_member, str(path.absolute()), name))
+    check_length(hdf5.member(file, name, str(path)).shape, length, name, str(path))
+    return StoredTexts(partial(hdf5.open_member, str(path.absolute()), name))
 
 
 def of_types(
@@ -184,11 +182,11 @@ class DenseAsSparse(SparseSource):
 def read_column(path: Location, name: str) -> np.ndarray:
     """Return an attribute of the cells of a loom file."""
     uri = str(path)
-    with open_h5(path) as file, decoding(uri):
-        known = sorted(file["col_attrs"]) if find(file, "col_attrs", uri) is not None else []
+    with hdf5.open_h5(path) as file, decoding(uri):
+        known = sorted(file["col_attrs"]) if hdf5.find(file, "col_attrs", uri) is not None else []
         if name not in known:
             raise no_column(uri, name, known)
-        array = H5Rows(find(file, f"col_attrs/{name}", uri), uri)
+        array = hdf5.H5Rows(hdf5.find(file, f"col_attrs/{name}", uri), uri)
         check_vector(array.shape, "S1" if array.dtype.kind == "O" else array.dtype, uri)
         values = array[0 : array.shape[0]]
     return values.astype(np.str_) if values.dtype.kind in "OS" else values

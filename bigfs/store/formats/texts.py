@@ -1,17 +1,23 @@
-"""Texts, packed or not: opened by their ending."""
+"""Texts: how they are packed, by their ending, and the dialects of tables, set or proposed."""
 
 from __future__ import annotations
 
 import bz2
+import codecs
+import csv
 import gzip
 import lzma
+import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
 from typing import IO, Any
 
 from bigfs.core.errors import InputError
+from bigfs.store.formats import TEXTS
 from bigfs.store.location import Location
 from bigfs.store.values import refusing
 
@@ -21,6 +27,21 @@ _FAULTS = (
     OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError,
     NotImplementedError,
 )  # fmt: skip
+# Words that stand for a missing value: those of pandas and of pyarrow, however they are spelled.
+_WORDS = ("na", "n/a", "nan", "null", "none", "<na>", "#n/a", "#na", "-nan", "1.#ind", "-1.#qnan")
+MISSING = frozenset(("", *_WORDS))
+SPELLED = sorted(
+    f"{blank}{word}"
+    for word in {s for w in MISSING for s in (w, w.upper(), w.title())} | {"NaN", "-NaN"}
+    for blank in ("", " ")
+)
+BLANKS = " "
+_CANDIDATES = (";", "\t", "|", ",", BLANKS)
+_LOOKED_AT_LINES = 100
+# Words for a missing value that are proposed, at most.
+_WORDS_PROPOSED = 7
+_FILL = re.compile(r"-9{2,5}(\.0*)?")
+_COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
 
 @contextmanager
@@ -62,3 +83,192 @@ def _member(raw: IO[bytes]) -> Iterator[IO[bytes]]:
 PACKED: dict[str, Any] = {
     ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _zstd, ".zip": _member,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Spelling of a text table."""
+
+    delimiter: str = ","  # one character; a blank stands for one blank or more
+    decimal: str = "."  # or ","
+    comment: str | None = None  # the character that begins one, to the end of its line
+    na_values: tuple[str, ...] = ()  # more words for a missing value
+    encoding: str = "utf-8"
+    skip_rows: int = 0  # lines before the table
+
+    @property
+    def missing(self) -> list[str]:
+        """Words for a missing value."""
+        return [*SPELLED, *self.na_values]
+
+    @property
+    def missing_numbers(self) -> list[float]:
+        """Numbers that stand for a missing value, however they are written."""
+        numbers = map(as_number, self.na_values)
+        return [number for number in numbers if number is not None and number == number]
+
+
+def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
+    """Return the dialect of a file: by its name, and by what is given.
+
+    Raises
+    ------
+    InputError
+        If a setting is not known, or is none that a text table can have.
+    """
+    plain = name.lower()
+    if not plain.endswith(TEXTS):
+        plain = re.sub(r"\.\w+$", "", plain)
+    values: dict[str, Any] = {"delimiter": "\t" if plain.endswith((".tsv", ".tab")) else ","}
+    values |= {key: value for key, value in (given or {}).items() if value is not None}
+    known = [field.name for field in fields(Dialect)]
+    if unknown := sorted(set(values) - set(known)):
+        raise InputError(f"csv must have keys of {', '.join(known)}. Got {unknown[0]!r}.")
+    words = values.get("na_values", ())
+    words = [words] if isinstance(words, (str, int, float)) else words
+    values["na_values"] = tuple(str(word) for word in words)
+    chosen = Dialect(**values)
+    marks = [chosen.delimiter, chosen.comment or "#"]
+    try:
+        codecs.lookup(chosen.encoding)
+    except LookupError:
+        raise InputError(f"csv: there is no encoding {chosen.encoding!r}. Try latin-1.") from None
+    if any(not isinstance(c, str) or len(c) != 1 or c in '\r\n"' or not c.isascii() for c in marks):
+        raise InputError(
+            f"csv: delimiter and comment are one character each. Got {marks!r} ({uri})."
+        )
+    if chosen.decimal not in (".", ",") or chosen.decimal == chosen.delimiter:
+        raise InputError(
+            f"csv: decimal must be '.' or ',', and not the delimiter. Got {chosen.decimal!r}."
+        )
+    return chosen
+
+
+def as_number(cell: str) -> float | None:
+    """Return the number in a cell, NaN for one that says it is missing, None for a text."""
+    text = cell.strip()
+    if text.lower() in MISSING:
+        return float("nan")
+    if "_" in text:  # float() takes 1_000
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def records_of(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], int]:
+    """Return the cells of some lines, without empty ones, and how many lines the first takes."""
+    if delimiter == BLANKS:
+        lines, delimiter = (" ".join(line.split()) for line in lines), " "
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    rows, taken = [], 0
+    try:
+        for row in reader:
+            taken = taken or (reader.line_num if row else 0)
+            rows += [row] if row else []
+    except csv.Error:
+        return [], 0
+    return rows, taken
+
+
+def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
+    """Return the settings with which a text table would be read, by its first bytes.
+
+    Parameters
+    ----------
+    begin : bytes
+    default : Dialect
+        The dialect that its name tells.
+
+    Returns
+    -------
+    settings : dict
+        Those that differ from the default; empty where nothing better is seen.
+    """
+    settings: dict[str, Any] = {}
+    encoding = encoding_of(begin)
+    if encoding != "utf-8":
+        settings["encoding"] = encoding
+    text = begin.decode(encoding, errors="replace").lstrip("\ufeff")
+    lines = [line for line in text.splitlines() if line.strip()][: _LOOKED_AT_LINES + 1]
+    lines = lines[:-1] if len(lines) > _LOOKED_AT_LINES else lines
+    for mark in "#%":
+        # A single one in front may hold the names, as NumPy's savetxt writes them.
+        marked = [i for i, line in enumerate(lines) if line.startswith(mark)]
+        if len(marked) > 1 or marked and marked != [0]:
+            settings["comment"] = mark
+            lines = [line for line in lines if not line.startswith(mark)]
+    delimiter, skipped, rows = _best_delimiter(lines, default.delimiter)
+    if not rows:
+        return {}
+    if delimiter != default.delimiter:
+        settings["delimiter"] = delimiter
+    if skipped:
+        settings["skip_rows"] = text.splitlines().index(lines[skipped])
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    commas = sum(_COMMA_NUMBER.fullmatch(cell) is not None for cell in cells)
+    decimal = "."
+    if delimiter != "," and commas > sum(_POINT_NUMBER.fullmatch(c) is not None for c in cells):
+        settings["decimal"] = decimal = ","
+    if words := _missing_words(rows[1:], decimal):
+        settings["na_values"] = words
+    return settings
+
+
+def encoding_of(begin: bytes) -> str:
+    """Return the encoding that the first bytes of a text show."""
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
+
+
+def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list[str]]]:
+    """Return the delimiter that gives all lines one width, the lines before them, and the rows."""
+    fits: list[Any] = []
+    for delimiter in (default, *(c for c in _CANDIDATES if c != default)):
+        rows, _ = records_of(lines, delimiter)
+        if not rows:
+            continue
+        widths = [len(row) for row in rows]
+        width = Counter(widths[len(widths) // 2 :]).most_common(1)[0][0]
+        # Lines of a title are shorter. The header may lack the cell above the names of rows, or
+        # have an empty one at its end.
+        first = max((i + 1 for i, w in enumerate(widths) if w != width), default=0)
+        if first and abs(widths[first - 1] - width) == 1 and (first == 1 or widths[first - 1] > 1):
+            first -= 1
+        is_below = all(w < width for w in widths[:first])
+        if width > 1 and is_below and first < len(widths) - 1:
+            numbers = sum(_is_number(cell) for row in rows[first + 1 :] for cell in row)
+            fits.append((numbers, -len(fits), delimiter, first, rows[first:]))
+    if not fits:
+        return default, 0, records_of(lines, default)[0]
+    _, _, delimiter, first, rows = max(fits, key=lambda fit: fit[:2])
+    return delimiter, first, rows
+
+
+def _is_number(cell: str) -> bool:
+    number = as_number(cell.replace(",", "."))
+    return number is not None and number == number
+
+
+def _missing_words(rows: list[list[str]], decimal: str) -> list[str]:
+    """Return texts among numbers, and numbers such as -9999 far below all others."""
+    words: set[str] = set()
+    for column in zip(*(row for row in rows if len(row) == len(rows[-1])), strict=True):
+        texts = [cell.strip() for cell in column]
+        numbers = [as_number(text.replace(decimal, ".")) for text in texts]
+        others = {t for t, number in zip(texts, numbers, strict=True) if number is None}
+        there = [number for number in numbers if number is not None and number == number]
+        if len(there) <= len(texts) // 2:
+            continue
+        words |= {text for text in others if not any(c.isalnum() for c in text)}
+        lowest = {t for t in texts if _FILL.fullmatch(t)}
+        rest = [number for number in there if number > -99]
+        if lowest and len(rest) + sum(t in lowest for t in texts) == len(there):
+            words |= {t.split(".")[0] for t in lowest}
+    return sorted(words)[:_WORDS_PROPOSED]

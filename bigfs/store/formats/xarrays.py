@@ -17,10 +17,10 @@ import numpy as np
 from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError
 from bigfs.runtime.scope import dask_get
-from bigfs.store.formats.cube import CubeSource, Features, Place, as_names, as_stacked, axes_of
+from bigfs.store.formats.cube import CubeSource, Place, as_names, as_stacked, axes_of
 from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
-from bigfs.store.source import Source, choose_member, no_column
+from bigfs.store.source import Options, Source, choose_member, no_column
 from bigfs.store.values import check_vector, decoding, installed, refusing
 
 # Attributes that change what the numbers of an array are.
@@ -53,20 +53,19 @@ def _open_variable(path: Location, name: str) -> Iterator[_Array]:
         yield _Array(dataset[name])
 
 
-def open_xarray(
-    X: Any, variable: str | None, features: Features = None, no_data: float | None = None
-) -> Source:
+def open_object(X: Any, options: Options) -> Source:
     """Open a DataArray, or a variable of a Dataset; neither is loaded as a whole."""
-    uri = "X"
+    uri, variable = "X", options.variable
     if hasattr(X, "data_vars"):
         name = _chosen(X, variable, uri)
         uri, X = f"{uri}::{name}", X[name]
     elif variable is not None:
         raise InputError(f"{uri} is one array; variable must be None. Got {variable!r}.")
     dims = [str(dim) for dim in X.dims]
-    along = [dims[axis] for axis in axes_of(features, dims, X.shape, uri)]
+    along = [dims[axis] for axis in axes_of(options.settings.get("features"), dims, X.shape, uri)]
     names = X.coords[along[0]].values if len(along) == 1 and along[0] in X.coords else None
-    source = CubeSource(uri, partial(open_here, _Array(X)), dims, along, no_data, names=names)
+    cube = {**options.settings, "features": along}
+    source = CubeSource(uri, partial(open_here, _Array(X)), dims, **cube, names=names)
     _with_axis(source, X, along)
     source.held_bytes += source.piece_bytes  # xarray's own copy
     return source
@@ -131,11 +130,7 @@ def read_labels(
         # HDF5 has arrays of one value where NetCDF has the value.
         kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
                 for n, v in kept.items()}  # fmt: skip
-        with _decoding(uri, kept):
-            import xarray
-
-            variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
-            values = np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+        values = _unpacked(uri, values, kept)
     return as_stacked(values, dims, others, rows)
 
 
@@ -229,14 +224,19 @@ def decoded(
     kept = _meaningful(attributes)
 
     def decode(rows: np.ndarray) -> np.ndarray:
-        with _decoding(uri, kept):
-            import xarray
-
-            stored = xarray.Variable(("row", "column"), rows, kept)
-            variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
-            return np.asarray(variable.values)
+        return _unpacked(uri, rows, kept)
 
     return CubeSource(uri, place, dims, **settings, decode=decode if kept else None)
+
+
+def _unpacked(uri: str, values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
+    """Return stored values as the numbers, or dates, that attributes say they are."""
+    with _decoding(uri, attributes):
+        import xarray
+
+        stored = xarray.Variable([str(axis) for axis in range(values.ndim)], values, attributes)
+        variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
+        return np.asarray(variable.values)
 
 
 @contextmanager

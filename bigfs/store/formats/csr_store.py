@@ -88,10 +88,8 @@ class StoredCSR(csr.RandomAccessSparse):
 
     def block_entries(self, rows: int) -> int:
         """Return a bound of the entries of the largest block of so many rows."""
-        step = -(-rows // self.chunk_rows)
-        return int(
-            np.add.reduceat(self.stored_entries, np.arange(0, len(self.stored_entries), step)).max()
-        )
+        first_blocks = np.arange(0, len(self.stored_entries), -(-rows // self.chunk_rows))
+        return int(np.add.reduceat(self.stored_entries, first_blocks).max())
 
     def missing(self) -> list[str]:
         """Return the names of the objects that are not there."""

@@ -340,10 +340,11 @@ class ZarrSource(RandomAccessSource):
 
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
-        band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
+        size = int(array.dtype.itemsize)
+        band = min(int(array.chunks[0]), self.n_samples) * self.n_features * size
         bands, across = zarr_stores.chunk_grid(array)
         at_once = min(_DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
-        beside = 2 * at_once * zarr_stores.chunk_bytes(array) + 2 * band
+        beside = 2 * at_once * math.prod(array.chunks) * size + 2 * band
         return max(0, beside - _USUAL_BYTES)
 
     @property

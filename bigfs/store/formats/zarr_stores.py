@@ -369,11 +369,6 @@ def checked_store(place: Location, strict: bool = False) -> tuple[Any, str]:
     return zarr_store(place, strict=strict), ""
 
 
-def chunk_bytes(array: Any) -> int:
-    """Return the bytes of a chunk of an array."""
-    return math.prod(array.chunks) * int(array.dtype.itemsize)
-
-
 def _name(codec: Any) -> str:
     """Return the plain name of a codec, of either version of zarr."""
     name = getattr(codec, "codec_id", None) or type(codec).__name__.removesuffix("Codec").lower()

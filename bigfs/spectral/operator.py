@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,14 @@ from bigfs.spectral.kernels import compiled_products
 from bigfs.spectral.problem import TILE_ROWS, check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, new_file, read_into, write_from
+from bigfs.store.location import (
+    Location,
+    as_location,
+    is_remote,
+    new_file,
+    read_into,
+    write_from,
+)
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -224,7 +233,16 @@ class Transition:
 
     def __init__(self, graph: StoredGraph) -> None:
         self._W, self.n_samples = graph.W, graph.n_samples
-        self._ordered = _OrderedFile(as_location(graph.ordered)) if graph.ordered else None
+        self._ordered: _OrderedFile | None = None
+        if graph.ordered:
+            path = as_location(graph.ordered)
+            if is_remote(path) and not graph.in_memory:  # read once, not for each product
+                self._folder = Scratch()  # goes with this object
+                near = Path(str(self._folder.path)) / "W"
+                with open_own(path) as source, near.open("wb") as copy:
+                    shutil.copyfileobj(source, copy, 2**22)
+                path = near
+            self._ordered = _OrderedFile(path)
         # Where each row of the graph is in the block; None: in its own place.
         self.place = None if self._ordered is None else self._ordered.place
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []

@@ -169,6 +169,23 @@ def test_a_row_of_an_aligned_block_is_a_cache_line() -> None:
         assert (block.dtype, block.strides[0]) == (dtype, CACHE_LINE)
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_products_of_a_graph_in_a_bucket(
+    in_memory: bool, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 300)
+    W, X = neighbor_graph(2000), np.random.default_rng(0).normal(size=(2000, 3))
+    scratch, storage = Scratch(f"{bucket}/graph"), Storage(in_memory, True, 64, GIB)
+    products = Transition(store_graph(affinity_from_csr(W, scratch=scratch), scratch, storage))
+    placed, out = np.empty_like(X), np.empty_like(X)
+    placed[products.where(0, 2000)] = X
+    with monkeypatch.context() as patched:  # W was read at the beginning
+        patched.setattr("bigfs.store.pages._PagedReader.__init__", None)
+        products.step(placed, out, 1.0, 0.0, 0.0)
+    expected = (W @ X) / W.sum(axis=1)[:, None]
+    np.testing.assert_allclose(out[products.where(0, 2000)], expected, atol=1e-14)
+
+
 def test_products_are_the_same_in_memory_and_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

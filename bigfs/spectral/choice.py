@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from bigfs.spectral.block import BLOCK_VALUES, MULTIPLICATIONS, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_width, bulk_begins
 from bigfs.spectral.kernels import CACHE_LINE
-from bigfs.spectral.operator import PIECE_ROWS, Storage
+from bigfs.spectral.operator import PIECE_ROWS, SLICE_ENTRIES, Storage
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.thin import factor_bytes
 
@@ -24,8 +25,9 @@ SOLVERS = ("auto", "eigsh", "chebyshev")
 _LARGE_ROWS = 100_000
 # Lengths of a panel's row, the best first: rows of less than a cache line are read with others.
 ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4, CACHE_LINE // 8)
-# Measured: what a row takes while the order of all rows is looked for, and a piece of W.
-_ORDER_BYTES, _PIECE_BYTES = 64, 64 * MIB
+# Measured: what a row takes while the order of all rows is looked for, and while W is put in it;
+# and a piece of W.
+_ORDER_BYTES, _PLACE_BYTES, _PIECE_BYTES = 64, 40, 64 * MIB
 # What a row takes while the connected components are found.
 _COMPONENT_BYTES = 24
 # Entries of W for each neighbor of a row.
@@ -71,16 +73,19 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     vectors = 2 * storage.row_bytes * n_samples
     # Products of a block of rows, float64, as they are written.
     of_block = min(8 * BLOCK_VALUES, vectors)
-    if not storage.in_order:
+    if storage.order == "none":
         return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES
-    of_graph, of_order = n_entries * (4 if binary else 12), _ORDER_BYTES * n_samples
+    of_graph = n_entries * (4 if binary else 12)
+    # Rows of W that are put in order, and those that they are found among.
+    of_order = _PLACE_BYTES * n_samples + 12 * min(n_entries, SLICE_ENTRIES) + _PIECE_BYTES // 2
+    if storage.order == "levels":
+        of_order = max(of_order, 33 * (4 * n_entries + _ORDER_BYTES * n_samples) // 32)
     if storage.in_memory:
-        needed = of_graph + max(of_order, vectors + 16 * n_samples)
-        return needed + needed // 32 + of_block
-    # The piece of W that is read, and the one before it.
-    of_pieces = 2 * PIECE_ROWS * (of_graph // n_samples + 16)
-    of_panels = vectors + 8 * n_samples + of_pieces
-    return max(33 * (of_graph + of_order) // 32, of_panels) + of_block
+        of_panels = 33 * (of_graph + vectors + 16 * n_samples) // 32
+    else:  # the piece of W that is read, and the one before it
+        of_pieces = 2 * PIECE_ROWS * (of_graph // n_samples + 16)
+        of_panels = vectors + 8 * n_samples + of_pieces
+    return max(of_order, of_panels) + of_block
 
 
 def rows_bytes(n_samples: int, n_components: int) -> int:
@@ -205,9 +210,12 @@ def spectral_cost(
 
 def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
     """Return how a task of chebyshev holds W and vectors: what fits of the fastest ways."""
-    ways = [(True, True, CACHE_LINE), *((False, True, row_bytes) for row_bytes in ROW_BYTES[:3])]
-    for way in (*ways, *((False, False, row_bytes) for row_bytes in ROW_BYTES)):
-        storage = Storage(*way, budget)
+    orders: tuple[Literal["levels", "partitions", "none"], ...] = ("levels", "partitions", "none")
+    streamed = [(order, row_bytes) for row_bytes in ROW_BYTES for order in orders[:2]]
+    streamed += [("none", row_bytes) for row_bytes in ROW_BYTES]
+    ways = [(True, orders[0], CACHE_LINE), *((False, *way) for way in streamed)]
+    for in_memory, order, row_bytes in ways:
+        storage = Storage(in_memory, order, row_bytes, budget)
         needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
         if needed <= budget:
             return replace(storage, room=needed)

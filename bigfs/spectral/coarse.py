@@ -178,7 +178,7 @@ def coarse_start(
     if n_groups <= DENSE_ROWS or 4 * width > n_groups - graph.n_connected:
         run_tasks(_dense_task, [goal], W, vectors, label="coarse graph")
     else:
-        stored = store_graph(W, below, replace(storage, in_memory=True, in_order=True))
+        stored = store_graph(W, below, replace(storage, in_memory=True, order="levels"))
         start = coarse_start(stored, begin, count, below, storage)
         block = StoredBlock(stored, below, width, start, Record(None, storage.row_bytes))
         Iteration(goal, block).run_roughly(_ROUGH_ROUNDS)

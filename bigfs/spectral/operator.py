@@ -1,6 +1,7 @@
 """``P = D^-1 W`` in storage: W in memory where it fits, and read piece by piece where not.
 
-Either way its rows are in an order that keeps neighbors near, unless a task cannot make it.
+Either way its rows are in an order that keeps neighbors near, of which there are two: by levels of
+the graph within partitions, and by partitions alone, which takes less memory to make.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -19,7 +20,7 @@ from numpy.lib import format as npy
 from bigfs.graph import AffinityMatrix, connected_components
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.kernels import compiled_products
-from bigfs.spectral.problem import TILE_ROWS, check_rows
+from bigfs.spectral.problem import check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
 from bigfs.store.chunking import block_bounds
 from bigfs.store.location import (
@@ -35,6 +36,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 # Rows of W that are read at a time.
 PIECE_ROWS = 2**16
+# Entries in order that are put together at a time.
+SLICE_ENTRIES = 2**23
 # What `StoredGraph.describe` tells beside addresses of arrays.
 _DESCRIBED = ("ordered", "in_memory", "fill")
 # The arrays of the file of W in order.
@@ -46,7 +49,7 @@ class Storage:
     """The way that a task holds W and vectors."""
 
     in_memory: bool  # all of W; otherwise it is read piece by piece for each product
-    in_order: bool  # whether the order of its rows fits a task
+    order: Literal["levels", "partitions", "none"]  # what a task can make; none: W is read as it is
     row_bytes: int  # of a row of a panel of vectors
     room: int  # bytes that a task takes at most, by its cost
 
@@ -104,9 +107,10 @@ def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> Stored
     pieces = block_bounds(W.n_samples, PIECE_ROWS)
     sums = map_reduce(_volumes_task, pieces, np.add, W, labels, n_connected, label="volumes")
     graph = StoredGraph(W, labels, scratch.put("volumes", sums))
-    if not storage.in_order:
+    if storage.order == "none":
         return graph
-    [(path, fill)] = run_tasks(_order_task, [str(scratch.path)], W, label="order of rows")
+    shared = (W, storage.order)
+    [(path, fill)] = run_tasks(_order_task, [str(scratch.path)], *shared, label="order of rows")
     return replace(graph, ordered=path, in_memory=storage.in_memory, fill=fill)
 
 
@@ -121,27 +125,34 @@ def _volumes_task(
     return np.bincount(labels.read(start, stop), degrees, n_connected)
 
 
-def _order_task(folder: str, W: AffinityMatrix) -> tuple[str, int]:
+def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
     """Store W in an order that keeps neighbors near; return the file, and the fill."""
-    from scipy.sparse import csr_array
-
-    indptr, indices = W.indptr.load(), W.indices.load()
-    if W.nnz < 2**31:
-        indptr = indptr.astype(np.int32)
-    # Only the pattern counts.
-    ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
-    by_levels = level_order(csr_array((ones, indices, indptr), shape=(W.n_samples,) * 2))
-    place = inverse(by_levels)
-    fill = fill_of(indptr, indices, by_levels)
-    order = by_levels
+    order, fill = np.arange(W.n_samples, dtype=np.int32), -1
+    if kind == "levels":
+        order, fill = _levels(W)
     if W.partitions is not None:
-        order = by_levels[np.argsort(W.partitions.load()[by_levels], kind="stable")]
-        place = inverse(order)
-    weights = _weights(W)
+        order = order[np.argsort(W.partitions.load()[order], kind="stable")]
     path = as_location(folder) / f"ordered-{secrets.randbits(62):016x}"
     with new_file(path) as file:
-        _write_ordered(file, (indptr, indices, weights, W.degrees.load()), order, place)
+        _write_ordered(file, W, order)
     return str(path), fill
+
+
+def _levels(W: AffinityMatrix) -> tuple[np.ndarray, int]:
+    """Return the order of the rows by levels, and the fill of W's factor in it."""
+    from scipy.sparse import csr_array
+
+    indptr, indices = _pointers(W), W.indices.load()
+    # Only the pattern counts.
+    ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
+    order = level_order(csr_array((ones, indices, indptr), shape=(W.n_samples,) * 2))
+    return order, fill_of(indptr, indices, order)
+
+
+def _pointers(W: AffinityMatrix) -> np.ndarray:
+    """Return where the rows of W begin, in the smallest type."""
+    indptr = W.indptr.load()
+    return indptr.astype(np.int32) if W.nnz < 2**31 else indptr
 
 
 def _weights(W: AffinityMatrix, begin: int = 0, end: int | None = None) -> np.ndarray:
@@ -155,29 +166,69 @@ def _weights(W: AffinityMatrix, begin: int = 0, end: int | None = None) -> np.nd
     return single if (single == weights).all() else weights
 
 
-def _write_ordered(
-    file: Any, rows: tuple[np.ndarray, ...], order: np.ndarray, place: np.ndarray
-) -> None:
+def _weight_type(W: AffinityMatrix) -> type | None:
+    """Return a type that holds all weights; None if all are 1."""
+    if W.weight == "binary":
+        return None
+    parts = (_weights(W, *bounds) for bounds in block_bounds(W.nnz, SLICE_ENTRIES))
+    kinds = {(part.dtype.itemsize, bool((part == 1).all())) for part in parts}
+    if all(is_one for _, is_one in kinds):
+        return None
+    return np.float32 if all(size == 4 for size, _ in kinds) else np.float64
+
+
+def _write_ordered(file: Any, W: AffinityMatrix, order: np.ndarray) -> None:
     """Write ``indptr, degrees, place, indices, weights`` of W in an order of its rows."""
-    indptr, indices, weights, degrees = rows
-    begins, lengths = indptr[order], np.diff(indptr)[order]
-    ends = np.cumsum(lengths, dtype=indptr.dtype)
-
-    def entries() -> Iterator[np.ndarray]:
-        """Yield where the entries of the rows are, a few rows at a time."""
-        for start, stop in block_bounds(len(order), TILE_ROWS):
-            first = ends[start:stop] - lengths[start:stop]
-            shifts = np.repeat(begins[start:stop] - first, lengths[start:stop])
-            yield shifts + np.arange(first[0], ends[stop - 1], dtype=indptr.dtype)
-
-    npy.write_array(file, np.concatenate([np.zeros(1, indptr.dtype), ends]))
-    npy.write_array(file, degrees[order])
+    place, indptr = inverse(order), _pointers(W)
+    starts = np.zeros_like(indptr)
+    np.cumsum(np.diff(indptr)[order], out=starts[1:])
+    npy.write_array(file, starts)
+    npy.write_array(file, W.degrees.load()[order])
     npy.write_array(file, place)
-    _write_parts(file, place.dtype, len(indices), (place[indices[e]] for e in entries()))
-    if len(weights) < len(indices):
-        npy.write_array(file, weights)
+    rows = max(1, SLICE_ENTRIES * len(order) // W.nnz)
+
+    def parts(dtype: Any, read: Callable[[int, int], np.ndarray]) -> Iterator[np.ndarray]:
+        for bounds in block_bounds(len(order), rows):
+            yield _slice((indptr, place, starts), bounds, dtype, read)
+
+    indices = parts(place.dtype, lambda *part: place[W.indices.read(*part)])
+    _write_parts(file, place.dtype, W.nnz, indices)
+    kind = _weight_type(W)
+    if kind is None:
+        npy.write_array(file, np.ones(1, np.float32))
     else:
-        _write_parts(file, weights.dtype, len(weights), (weights[e] for e in entries()))
+        weights = parts(kind, lambda *p: np.broadcast_to(_weights(W, *p), p[1] - p[0]))
+        _write_parts(file, np.dtype(kind), W.nnz, weights)
+
+
+def _slice(
+    layout: tuple[np.ndarray, np.ndarray, np.ndarray],
+    bounds: tuple[int, int],
+    dtype: Any,
+    read: Callable[[int, int], np.ndarray],
+) -> np.ndarray:
+    """Return the entries of consecutive rows in order, found by reading all of W piece by piece.
+
+    ``layout`` are where the rows of W begin, their places in order, and where they begin there.
+    """
+    (indptr, place, starts), (start, stop) = layout, bounds
+    values = np.empty(int(starts[stop] - starts[start]), dtype)
+    for first, last in block_bounds(len(place), PIECE_ROWS):
+        rows = first + np.flatnonzero((start <= place[first:last]) & (place[first:last] < stop))
+        if len(rows):
+            piece, lengths = (
+                read(int(indptr[first]), int(indptr[last])),
+                indptr[rows + 1] - indptr[rows],
+            )
+            there = _spans(starts[place[rows]] - starts[start], lengths)
+            values[there] = piece[_spans(indptr[rows] - indptr[first], lengths)]
+    return values
+
+
+def _spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers from each begin on, as many as its length."""
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
 def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np.ndarray]) -> None:

@@ -102,7 +102,7 @@ def chebyshev(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )  # fmt: skip
 
 
-def _binary(place: Place, n: int, limit: int, *, in_memory: bool) -> Any:
+def _binary(place: Place, n: int, limit: int, *way: Any) -> Any:
     """W without weights; a coarse graph comes before the block."""
     from bigfs.graph import affinity
     from bigfs.spectral.choice import choose_solver, panel_bytes
@@ -111,7 +111,7 @@ def _binary(place: Place, n: int, limit: int, *, in_memory: bool) -> Any:
     wanted = 10
     W = affinity(place.graph(n, 10), scratch=place.scratch().child("W"))
     storage = choose_solver("chebyshev", n, W.nnz, wanted, limit, True).storage
-    assert (storage.in_memory, storage.in_order, storage.row_bytes) == (in_memory, True, 64)
+    assert (storage.in_memory, storage.order, storage.row_bytes) == way
     needed = panel_bytes(n, W.nnz, storage, binary=True)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, solver="chebyshev", tol=0.5, memory_limit=limit,
@@ -121,12 +121,17 @@ def _binary(place: Place, n: int, limit: int, *, in_memory: bool) -> Any:
 
 def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W in memory."""
-    return _binary(place, 700_000, LIMIT, in_memory=True)
+    return _binary(place, 700_000, LIMIT, True, "levels", 64)
 
 
 def chebyshev_piece_by_piece(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W in order, read for each product."""
-    return _binary(place, 1_000_000, int(1.1 * GIB), in_memory=False)
+    return _binary(place, 1_000_000, int(1.1 * GIB), False, "levels", 64)
+
+
+def chebyshev_in_order_of_partitions(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """W that is put in order a slice at a time."""
+    return _binary(place, 2_400_000, int(1.25 * GIB), False, "partitions", 32)
 
 
 def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -212,6 +217,7 @@ LONG = (
     pynndescent_partition,
     eigsh_in_one_task,
     chebyshev,
+    chebyshev_in_order_of_partitions,
     evaluation_in_memory,
     evaluation_by_blocks,
     evaluation_by_components,

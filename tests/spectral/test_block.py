@@ -54,20 +54,23 @@ def test_panels_of_any_width_have_the_same_bits(
     if weights == "heat":
         W = csr_array(W + W.multiply(W @ W) / 30.0)
     W = affinity_from_csr(W)
-    results = set()
     monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 700)
-    for in_memory in (True, False):
-        for row_bytes in ROW_BYTES:
-            _hold(monkeypatch, Storage(in_memory, True, row_bytes, GIB))
-            results.add(digest(W, tol=tol))
-    assert len(results) == 1
+    monkeypatch.setattr("bigfs.spectral.operator.SLICE_ENTRIES", 9000)
+    # The bound of the spectrum is made of sums over the rows in their order.
+    for order, held in (("levels", (True, False)), ("partitions", (False,))):
+        results = set()
+        for in_memory in held:
+            for row_bytes in ROW_BYTES:
+                _hold(monkeypatch, Storage(in_memory, order, row_bytes, GIB))
+                results.add(digest(W, tol=tol))
+        assert len(results) == 1
 
 
 def test_w_that_is_read_for_each_product(monkeypatch: pytest.MonkeyPatch, small: None) -> None:
     monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 700)
     W = affinity_from_csr(neighbor_graph(5000))
     expected = spectral_embedding(W, 6, solver="chebyshev", tol=1e-8)
-    _hold(monkeypatch, Storage(False, False, 16, GIB))
+    _hold(monkeypatch, Storage(False, "none", 16, GIB))
     embedding = spectral_embedding(W, 6, solver="chebyshev", tol=1e-8)
     assert embedding.reason == "asked for; W is read for each product"
     np.testing.assert_allclose(embedding.eigenvalues, expected.eigenvalues, atol=1e-13)
@@ -82,11 +85,13 @@ def test_what_a_task_holds_follows_from_its_memory() -> None:
     assert storage(n, nnz, 4).row_bytes == 64
     # W is read for each product, so that rows of vectors stay as long as a cache line.
     streamed = storage(n, nnz, 1.5)
-    assert (streamed.in_memory, streamed.in_order, streamed.row_bytes) == (False, True, 64)
-    assert not storage(n, nnz, 1.5, binary=False).in_order
+    assert (streamed.in_memory, streamed.order, streamed.row_bytes) == (False, "levels", 64)
+    weighted = storage(n, nnz, 1.5, binary=False)
+    assert (weighted.order, weighted.row_bytes) == ("levels", 64)
+    assert storage(n, 2 * nnz, 1.5).order == "partitions"
     # Far more rows than W fits for: a worker of 4 GiB has room for four columns of them.
     large = storage(50_000_000, 750_000_000, 4)
-    assert (large.in_order, large.row_bytes) == (False, 16)
+    assert (large.order, large.row_bytes) == ("partitions", 16)
     with pytest.raises(MemoryLimitError, match="with solver 'chebyshev'"):
         storage(10**8, 10**9, 1)
 

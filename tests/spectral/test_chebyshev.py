@@ -155,7 +155,7 @@ def test_no_eigenvalue_is_below_the_bound(seed: int) -> None:
     root = diags_array(W.sum(axis=1) ** -0.5)
     smallest = eigsh(root @ W @ root, 1, which="SA", tol=1e-4, return_eigenvectors=False)[0]
     scratch = Scratch()
-    graph = store_graph(affinity_from_csr(W), scratch, Storage(True, True, 64, GIB))
+    graph = store_graph(affinity_from_csr(W), scratch, Storage(True, "levels", 64, GIB))
     block = StoredBlock(graph, scratch, 8, Begin(0), Record(None, 64))
     low, _ = _bounds(*block.lanczos(BOUND_STEPS))
     assert -1 <= low <= smallest <= low + 0.2
@@ -175,7 +175,7 @@ def test_products_of_a_graph_in_a_bucket(
 ) -> None:
     monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 300)
     W, X = neighbor_graph(2000), np.random.default_rng(0).normal(size=(2000, 3))
-    scratch, storage = Scratch(f"{bucket}/graph"), Storage(in_memory, True, 64, GIB)
+    scratch, storage = Scratch(f"{bucket}/graph"), Storage(in_memory, "levels", 64, GIB)
     products = Transition(store_graph(affinity_from_csr(W, scratch=scratch), scratch, storage))
     placed, out = np.empty_like(X), np.empty_like(X)
     placed[products.where(0, 2000)] = X
@@ -190,12 +190,18 @@ def test_products_are_the_same_in_memory_and_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 300)
+    monkeypatch.setattr("bigfs.spectral.operator.SLICE_ENTRIES", 2500)
     W = neighbor_graph(2000)
     X = np.random.default_rng(0).normal(size=(2000, 3))
     expected = (W @ X) / W.sum(axis=1)[:, None]
-    for way in ((True, True), (False, True), (False, False)):
+    for in_memory, order in (
+        (True, "levels"),
+        (False, "levels"),
+        (False, "partitions"),
+        (False, "none"),
+    ):
         scratch = Scratch()
-        graph = store_graph(affinity_from_csr(W), scratch, Storage(*way, 64, GIB))
+        graph = store_graph(affinity_from_csr(W), scratch, Storage(in_memory, order, 64, GIB))
         products = Transition(graph)
         placed, out = np.empty_like(X), np.empty_like(X)
         placed[products.where(0, 2000)] = X

@@ -106,13 +106,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coarse, "LEAST_ROWS", 700)
 
 
-@pytest.mark.parametrize(("in_memory", "in_order"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("in_memory", "order"),
+    [(True, "levels"), (False, "levels"), (False, "partitions"), (False, "none")],
+)
 @pytest.mark.parametrize("kind", ["connected", "three components", "small groups"])
 def test_the_same_eigenvalues_for_fewer_products(
-    kind: str, in_memory: bool, in_order: bool, small: None, monkeypatch: pytest.MonkeyPatch
+    kind: str, in_memory: bool, order: Any, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bigfs.spectral.operator.PIECE_ROWS", 2000)
-    monkeypatch.setattr(choice, "_storage", lambda *size: Storage(in_memory, in_order, 32, GIB))
+    monkeypatch.setattr(choice, "_storage", lambda *size: Storage(in_memory, order, 32, GIB))
     started = _solved(kind, tol=1e-2)
     monkeypatch.setattr(coarse, "LEAST_ROWS", 10**9)
     plain = _solved(kind, tol=1e-2)

@@ -169,7 +169,7 @@ def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
     if not out.size:
         return
     file.seek(begin)
-    view = out.reshape(-1).view("u1").data
+    view = out.view("u1").data.cast("B")  # an error if it is not contiguous
     while len(view):
         count = file.readinto(view)
         if not count:

@@ -25,7 +25,7 @@ from bigfs.runtime.terminal import (
     say,
     show,
 )
-from bigfs.selectors.configs import json_schema, load_comparison, load_config, write_schema
+from bigfs.selectors.registry import json_schema, load_comparison, load_config, write_schema
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
 _overrides = click.option(

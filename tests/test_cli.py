@@ -92,7 +92,7 @@ def test_version(bigfs_command):
 
 
 def test_schema_is_what_python_gives(bigfs_command):
-    from bigfs.selectors.configs import json_schema
+    from bigfs.selectors.registry import json_schema
 
     shown = bigfs_command("schema")
     assert shown.code == 0

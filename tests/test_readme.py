@@ -12,7 +12,7 @@ import pytest
 import bigfs
 from bigfs.cli import main
 from bigfs.core import errors
-from bigfs.selectors.configs import load_comparison, load_config
+from bigfs.selectors.registry import load_comparison, load_config
 from tests.conftest import REPO
 
 README = (REPO / "README.md").read_text()

@@ -13,9 +13,8 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.rowblocks import gather_parts
-from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_count
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, run_tasks

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.uris import as_text
-from bigfs.store.chunking import block_rows
+from bigfs.core.paths import as_text
 from bigfs.store.ingest import copy_rows
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, block_rows
 from bigfs.store.several import is_table
 from bigfs.store.source import (
     RandomAccessSource,

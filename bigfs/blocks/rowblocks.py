@@ -20,20 +20,18 @@ import numpy as np
 from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
-from bigfs.core.checks import check_choice
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import CorruptStoreError, InputError, check_choice
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.runtime.scope import crosses_processes
-from bigfs.store.chunking import block_bounds, block_rows, check_block_rows
 from bigfs.store.columns import different_units
 from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
 from bigfs.store.ingest import ingest
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds, block_rows, check_block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
 from bigfs.store.values import INFINITE, MISSING, SMALLEST, TOO_LARGE, first_unusable
 

@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from bigfs.core.paths import OBJECT, LabelValues
 from bigfs.core.text import shown
 from bigfs.core.units import format_bytes, parse_bytes
-from bigfs.core.uris import OBJECT, LabelValues
 
 
 def fresh_seed(random_state: Any) -> Any:

@@ -34,9 +34,9 @@ from bigfs.config.fields import (
     fill,
 )
 from bigfs.config.messages import explained
-from bigfs.core.checks import check_rows
+from bigfs.core.errors import check_rows
+from bigfs.core.paths import as_text, check_address, column_of
 from bigfs.core.text import quoted
-from bigfs.core.uris import as_text, check_address, column_of
 
 # Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
 OPENING = (

@@ -24,8 +24,8 @@ from bigfs.config.fields import (
     fill,
 )
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.paths import SOURCE, listed_in
 from bigfs.core.text import quoted, shown
-from bigfs.core.uris import SOURCE, listed_in
 
 DATE = "{date}"
 Transforms = Literal[

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.checks import is_int
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, is_int
 
 
 def check_seed(random_state: Any) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import ROUNDING, correlations_of
-from bigfs.core.checks import check_choice
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_choice
 from bigfs.store.formats.memory import plain
 from bigfs.store.values import (
     check_classes,

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.checks import check_choice
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_choice
 from bigfs.graph.edges import EdgeProducts, edge_products
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.recall import scattered_rows
 from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 __all__ = ["AffinityMatrix", "affinity", "affinity_from_csr"]
 

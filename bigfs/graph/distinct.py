@@ -17,8 +17,7 @@ from bigfs.graph.affinity import count_beyond
 from bigfs.graph.build import knn_graph
 from bigfs.graph.knn import KNNGraph
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 

@@ -23,9 +23,8 @@ from bigfs.core.units import MIB
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.graph.symmetrize import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
-from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import stack
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # What a task reads of one file for its group, at least, where a task can sort as many entries.
 _SLICE_ENTRIES = 2**16

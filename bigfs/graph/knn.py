@@ -12,9 +12,8 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import plain_name
 from bigfs.core.units import parse_bytes
 from bigfs.graph.recall import RecallEstimate
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location, as_location
-from bigfs.store.scratch import ArrayRef, Kept, Scratch
+from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
 
 def check_mode(mode: str) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import slices
-from bigfs.core.checks import check_choice, check_count
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_choice, check_count
 from bigfs.core.text import FROM_0
 
 METRICS = ("euclidean", "cosine", "correlation")

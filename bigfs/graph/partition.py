@@ -13,9 +13,8 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.kmeans import cluster_rows
-from bigfs.core.checks import check_choice, check_count
 from bigfs.core.cost import Shape
-from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.errors import InputError, MemoryLimitError, check_choice, check_count
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes

@@ -31,11 +31,11 @@ from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
+from bigfs.core.paths import OBJECT
 from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.core.uris import OBJECT
 from bigfs.graph.descent import leading_components
 from bigfs.graph.local import merge_exact, prepare_rows, search_exact
 from bigfs.graph.recall import (
@@ -45,10 +45,9 @@ from bigfs.graph.recall import (
     scattered_rows,
     search_pieces,
 )
-from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 from bigfs.store.values import first_unusable
 

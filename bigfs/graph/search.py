@@ -17,8 +17,7 @@ from bigfs.graph.partition import Cells, GraphRequest
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 

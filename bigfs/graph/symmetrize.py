@@ -17,9 +17,8 @@ from bigfs.core.text import FROM_0
 from bigfs.core.units import parse_bytes
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location, as_location
-from bigfs.store.scratch import ArrayRef, Kept, Scratch
+from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.lazy import is_stored
 from bigfs.config.fields import fresh_seed
-from bigfs.core.checks import check_count
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_count
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.build import knn_graph

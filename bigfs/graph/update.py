@@ -45,8 +45,7 @@ from bigfs.graph.recall import (
 from bigfs.graph.search import gather_rows, merge_results
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Rows of a cell, and to how many of the nearest cells a new row is compared.
 CELL_ROWS = 8192

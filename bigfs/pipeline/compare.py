@@ -17,7 +17,7 @@ from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.config.sections import Auto
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
-from bigfs.core.uris import OBJECT
+from bigfs.core.paths import OBJECT
 from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
 from bigfs.evaluate.stage import check_labels, judged_blocks, judging_stage, stages_of
 from bigfs.pipeline.data import (
@@ -30,9 +30,8 @@ from bigfs.pipeline.data import (
 from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
-from bigfs.selectors.configs import load_comparison, paper_tables
 from bigfs.selectors.one_pass import RANDOM_SELECTION
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, load_comparison, paper_tables
 from bigfs.selectors.scoring import check_settings, resolved, warn_of_data
 from bigfs.solvers.agreement import Agreement
 from bigfs.stages.curves import selected_features

@@ -16,7 +16,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.core.uris import OBJECT, LabelValues, as_text, column_of, listed_in
+from bigfs.core.paths import OBJECT, LabelValues, as_text, column_of, listed_in
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
@@ -25,15 +25,15 @@ from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.rundir import Footprint, copy_linked, take_over
 from bigfs.stages.stage import Stage
 from bigfs.store.append import append_rows
-from bigfs.store.chain import ChainedSource, chain
-from bigfs.store.chunking import chunk_rows, copied_rows
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
 from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
+from bigfs.store.opening import ChainedSource, chain
 from bigfs.store.retention import finished_runs
 from bigfs.store.rundir import RunDirectory
+from bigfs.store.scratch import chunk_rows, copied_rows
 from bigfs.store.several import sources_of
 from bigfs.store.source import Source, as_part, as_path, is_store, open_matrix
 from bigfs.store.views import row_filter

@@ -17,7 +17,7 @@ from bigfs.evaluate.stage import judged_blocks
 from bigfs.report.page import comparison_page, run_page
 from bigfs.results.export import creating, open_run_data
 from bigfs.results.result import Result, open_result
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
 from bigfs.store.records import (
     MANIFEST,

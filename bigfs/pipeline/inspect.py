@@ -19,7 +19,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import aligned, first_of
 from bigfs.plan.planning import check_config
 from bigfs.results.result import open_result
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.selectors.scoring import resolved
 from bigfs.store.columns import different_units, suspicious_columns, unlike_others
 from bigfs.store.csr import SparseSource

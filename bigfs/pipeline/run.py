@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bigfs.config import Config, dump_yaml
 from bigfs.core.errors import EXIT_DONE, CorruptStoreError, InputError, StorageError
 from bigfs.core.memory import task_budget
-from bigfs.core.uris import OBJECT
+from bigfs.core.paths import OBJECT
 from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.data import (
     check_apart,
@@ -29,12 +29,11 @@ from bigfs.results.annotate import check_output, output_stages
 from bigfs.results.plots import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime.connection import REPORT_TITLE, connect, reporting_performance, scheduler_address
-from bigfs.runtime.failures import cluster_failures, storage_failures
+from bigfs.runtime.execute import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
-from bigfs.runtime.preflight import package_versions, preflight
 from bigfs.runtime.progress import showing
-from bigfs.runtime.workers import watch_cluster
-from bigfs.selectors.configs import load_config
+from bigfs.runtime.workers import package_versions, preflight, watch_cluster
+from bigfs.selectors.registry import load_config
 from bigfs.selectors.scoring import resolved, warn_of_data
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages

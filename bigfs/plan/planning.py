@@ -27,11 +27,11 @@ from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
-from bigfs.store.chunking import block_rows, check_block_rows, chunk_rows, copied_rows
 from bigfs.store.columns import note_on_names
 from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.records import MARK
+from bigfs.store.scratch import block_rows, check_block_rows, chunk_rows, copied_rows
 from bigfs.store.source import RandomAccessSource, Source, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")

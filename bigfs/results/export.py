@@ -19,11 +19,9 @@ from typing import IO, Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.paths import is_there
+from bigfs.core.paths import column_of, is_there
 from bigfs.core.text import FROM_0
-from bigfs.core.uris import column_of
 from bigfs.runtime.progress import track
-from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.formats import FORMATS, ZARR, format_named
 from bigfs.store.formats.annotated import ENCODING, SPARSE, append_lines, on_disk
@@ -32,6 +30,7 @@ from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
 from bigfs.store.records import MANIFEST, check_new_file, refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
+from bigfs.store.scratch import block_rows
 from bigfs.store.several import flattened
 from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
 

@@ -23,8 +23,8 @@ from typing import Any
 from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import BigfsError, ClusterError, InputError
 from bigfs.core.memory import job_bytes
+from bigfs.core.paths import check_address, is_scheduler_file
 from bigfs.core.units import MIB
-from bigfs.core.uris import check_address, is_scheduler_file
 from bigfs.runtime.scope import active_client
 from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
 

@@ -1,17 +1,31 @@
-"""Calls to every process of the cluster, all with a time limit."""
+"""Calls to every process of the cluster, all with a time limit, and checks before any long work.
+
+Dask's own ``client.get_versions(check=True)`` warns and never raises, so versions are compared
+here. Workers that join later are checked when the next stage starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
+import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from bigfs.core.context import set_within
-from bigfs.core.errors import ClusterError
-from bigfs.core.memory import machine_bytes
+from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
+from bigfs.core.memory import SMALLEST_LIMIT_BYTES, machine_bytes
+from bigfs.core.paths import is_plain
+from bigfs.core.threads import blas_kernels
+from bigfs.core.units import format_bytes
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.runtime.scope import active_client
 
@@ -20,6 +34,17 @@ ANSWER_SECONDS = 60.0
 _patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
 LOST_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0
+# What the scheduler unpickles too; the others only decide what the workers compute.
+_PROTOCOL = ("python", "bigfs", "dask", "distributed", "cloudpickle")
+_RESULTS = (
+    *("numpy", "scipy", "zarr", "numcodecs", "scikit-learn", "pynndescent", "numba", "llvmlite"),
+    "dask-ml",
+)
+_CODE = "the code of bigfs"  # that of one version may differ, where it is installed for editing
+_SHOWN = 3
+logger = logging.getLogger("bigfs")
+# The workers of a client that were found to be right for a folder.
+_checked: WeakKeyDictionary[Any, set[tuple[str, str, str]]] = WeakKeyDictionary()
 
 
 def patience(seconds: float | None) -> AbstractContextManager[None]:
@@ -210,3 +235,178 @@ def _trouble(client: Any, ours: Any) -> str | None:
         # Dask starts a worker that died again, once: not one that dies while it starts.
         ours.scale(len(ours.worker_spec))
     return None if answer["workers"] else f"The scheduler at {answer['address']} has had no worker"
+
+
+def preflight(folder: Any) -> None:
+    """Check the cluster in scope, if there is one, before any long work.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+        Where the run's tasks will write.
+
+    Raises
+    ------
+    ClusterError
+        If there is no worker within a minute, or versions differ.
+    InputError
+        If a worker cannot read and write the folder.
+    MemoryLimitError
+        If a worker is too small for any work.
+    """
+    client = active_client()
+    if client is None:
+        return
+    wait_for_workers(client)
+    _check_scheduler(client)
+    check_workers(folder)
+
+
+def check_workers(folder: Any) -> None:
+    """Check the workers that were not there at the last check of this folder.
+
+    Errors are those of `preflight`; it waits for workers where all are gone.
+    """
+    client = active_client()
+    if client is None:
+        return
+    wait_for_workers(client)
+    known = _checked.setdefault(client, set())
+    new = {
+        worker: (worker, str(info["id"]), str(folder))
+        for worker, info in workers_of(client).items()
+        if (worker, str(info["id"]), str(folder)) not in known
+    }
+    if not new:
+        return
+    _compare(_versions(), ask_workers(client, _versions, workers=[*new]))
+    _check_sizes([*new])
+    _check_shared(folder, [*new])
+    _compare_kernels(ask_workers(client, blas_kernels, workers=[*new]))
+    known.update(new.values())
+
+
+def _check_scheduler(client: Any) -> None:
+    async def ask() -> Any:
+        return await asyncio.wait_for(client.run_on_scheduler(_versions), ANSWER_SECONDS)
+
+    try:
+        answer = bounded(client, ask, "The scheduler does not answer")
+    except ClusterError:
+        raise
+    except Exception as error:
+        answer = error
+    own = {name: version for name, version in _versions().items() if name in (*_PROTOCOL, _CODE)}
+    _compare(own, {"the scheduler": answer})
+
+
+def _compare(own: dict[str, str], answers: dict[str, Any]) -> None:
+    """Raise ClusterError if the versions of a process differ from those of this one."""
+    wrong = []
+    for process, answer in answers.items():
+        if isinstance(answer, OSError):
+            wrong.append(f"{process} does not answer ({type(answer).__name__}: {answer})")
+        elif isinstance(answer, Exception):  # some reach us as their text only
+            wrong.append(f"{process} cannot import this bigfs ({answer})")
+        else:
+            differing = [
+                f"{name} {answer.get(name, 'missing')} (here {version})"
+                for name, version in own.items()
+                if answer.get(name) != version
+            ]
+            if differing:
+                wrong.append(f"{process} has {', '.join(differing)}")
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise ClusterError(
+            "The cluster and this client have different versions, and results could differ: "
+            f"{'; '.join(wrong[:_SHOWN])}{more}. Install the same versions everywhere, restart "
+            "the cluster, then run again."
+        )
+
+
+def _compare_kernels(answers: dict[str, Any]) -> None:
+    """Warn of workers whose BLAS kernels, and so the rounding of their sums, differ.
+
+    It is no error, since a cluster may have processors of several types.
+    """
+    own = blas_kernels()
+    other = {w: name for w, name in answers.items() if isinstance(name, str) and name != own}
+    if other:
+        worker, kernels = next(iter(other.items()))
+        logger.warning(
+            "BLAS uses its %s kernels here and others on %d of %d workers (%s: %s): the last "
+            "digits of scores may differ from run to run. If the processors are of one type, set "
+            "OPENBLAS_CORETYPE to the same value everywhere, or nowhere.",
+            own, len(other), len(answers), worker, kernels,
+        )  # fmt: skip
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide the result."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    # Another bug fix release of Python gives the same results and reads the same pickles.
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for package in (*_PROTOCOL[1:], *_RESULTS):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "missing"
+    return versions
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of packages, and a digest of the code of this one."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode())
+        digest.update(file.read_bytes())
+    return {**package_versions(), _CODE: digest.hexdigest()[:12]}
+
+
+def _check_sizes(workers: Sequence[str]) -> None:
+    limits = worker_limits()
+    for worker in workers:
+        limit = limits.get(worker, SMALLEST_LIMIT_BYTES)
+        if limit < SMALLEST_LIMIT_BYTES:
+            raise MemoryLimitError(
+                f"Worker {worker} has a memory limit of {format_bytes(limit)}; no stage fits "
+                f"into less than {format_bytes(SMALLEST_LIMIT_BYTES)}. Start it with "
+                "--memory-limit 4GiB."
+            )
+
+
+def _check_shared(folder: Any, workers: Sequence[str]) -> None:
+    """Check that workers see the folder of this client and can write there."""
+    token = uuid.uuid4().hex
+    ours = folder / f"token-{token}"
+    ours.write_text(token)
+    try:
+        question = (_answer_token, folder, token)
+        for worker, answer in ask_workers(active_client(), *question, workers=workers).items():
+            named = str(answer)
+            written = folder / named
+            is_answer = is_plain(named) and named.startswith(f"{ours.name}-")
+            if not is_answer or not written.exists():
+                raise InputError(
+                    f"Worker {worker} and this client do not share {folder} ({answer}). Put the "
+                    "run directory on storage that all of them can read and write."
+                )
+            written.unlink()
+    finally:
+        ours.unlink(missing_ok=True)
+
+
+def _answer_token(folder: Any, token: str) -> str:
+    """Read the client's token and write one back; return its name, or what went wrong."""
+    try:
+        if (folder / f"token-{token}").read_text() != token:
+            return "the token it read is another one"
+        answer = folder / f"token-{token}-{uuid.uuid4().hex[:8]}"
+        answer.write_text(token)
+        return str(answer.name)
+    except OSError as error:
+        return f"{type(error).__name__}: {error.strerror or error}"

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.lazy import is_annotated
-from bigfs.core.checks import check_choice
-from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.errors import InputError, InputTypeError, check_choice
 from bigfs.selectors.base import BaseSelector
 from bigfs.selectors.registry import METHODS
 from bigfs.stages.curves import columns_of_var

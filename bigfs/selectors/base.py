@@ -25,14 +25,13 @@ from bigfs.config.fields import fresh_seed
 from bigfs.config.messages import nearest
 from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
 from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.paths import SOURCE, LabelValues, as_text, column_of
 from bigfs.core.seeds import check_seed
-from bigfs.core.uris import SOURCE, LabelValues, as_text, column_of
 from bigfs.runtime.progress import showing
-from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.docstrings import completed, described
 from bigfs.selectors.number import is_by_fits
-from bigfs.selectors.registry import METHODS, method_of
+from bigfs.selectors.registry import METHODS, method_of, selection_model
 from bigfs.selectors.scoring import (
     check_form,
     check_settings,

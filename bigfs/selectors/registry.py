@@ -1,9 +1,22 @@
-"""The methods: a line each. Names, sections, templates and tests follow from this table."""
+"""The methods, a line each, and the configurations that have their sections.
+
+Names, sections, templates and tests follow from this table.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
+from bigfs.config import Comparison, Config, Methods, Selection, read_settings, validated
+from bigfs.config.comparison import with_pipeline
+from bigfs.config.selection import with_methods
+from bigfs.core.errors import ConfigError
 from bigfs.selectors.method import Method
 
 # The declaration of each method, below bigfs.selectors.
@@ -38,6 +51,142 @@ def method_of(estimator: type) -> Method:
     """Return the method of an estimator's class, or of the class that it is derived from."""
     by_name = {method.estimator: method for method in METHODS.values()}
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
+
+
+def pipeline_model() -> type[Config]:
+    """Return the model of a pipeline with all registered methods."""
+    return _with_methods(Config, tuple(METHODS))
+
+
+def selection_model() -> type[Selection]:
+    """Return the model of what an estimator is told, with all registered methods."""
+    return _with_methods(Selection, tuple(METHODS))
+
+
+# Models are made once for each set of registered methods.
+@lru_cache(maxsize=8)
+def _with_methods(model: Any, names: tuple[str, ...]) -> Any:
+    if issubclass(model, Methods):
+        return with_pipeline(model, pipeline_model())
+    return with_methods(model, METHODS)
+
+
+def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = ()) -> Config:
+    """Return the configuration of a YAML file or a dict.
+
+    Parameters
+    ----------
+    source : Config, str, Path or dict
+        A Config is returned as it is.
+    overrides : iterable of str, default=()
+        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not YAML, or does not follow the schema; the message
+        lists every problem, one a line. If there are overrides for a Config.
+    """
+    if isinstance(source, Config):
+        return _unchanged(source, overrides)
+    settings = read_settings(source, overrides)
+    if "methods" in settings:
+        what = "the table of a paper" if "protocol" in settings else "a comparison"
+        raise ConfigError(
+            f"{_name(source)} is {what} (it has 'methods'): {_call('compare', source)}."
+        )
+    return validated(pipeline_model(), settings, _name(source))
+
+
+def make_config(**settings: Any) -> Config:
+    """Return the configuration of keyword arguments, with sections as dicts; see `load_config`.
+
+    Examples
+    --------
+    >>> from bigfs.selectors.registry import make_config
+    >>> config = make_config(
+    ...     run="runs/digits", input={"uri": "sklearn:digits"}, n_features_to_select=20
+    ... )
+    >>> config.graph.n_neighbors
+    5
+    """
+    return load_config(settings)
+
+
+def load_comparison(
+    source: Methods | str | Path | dict[str, Any], overrides: Any = (), labels: Any = None
+) -> Methods:
+    """Return the comparison of a YAML file or a dict; parameters and errors as in `load_config`.
+
+    With a ``protocol`` it is the table of a paper. ``labels`` are those of the evaluation.
+    """
+    if isinstance(source, Methods):
+        return _unchanged(source, overrides if labels is None else ["evaluate.labels"])
+    settings = read_settings(source, overrides)
+    if "method" in settings and "methods" not in settings:
+        raise ConfigError(
+            f"{_name(source)} is the pipeline of one method (it has 'method'): "
+            f"{_call('run', source)}; a comparison has 'methods', as pipelines/compare/digits.yaml."
+        )
+    if labels is not None:
+        settings["evaluate"] = {**dict(settings.get("evaluate") or {}), "labels": labels}
+    model = paper_tables().PaperTable if "protocol" in settings else Comparison
+    return validated(_with_methods(model, tuple(METHODS)), settings, _name(source))
+
+
+def paper_tables() -> Any:
+    """Return the module ``pipelines.paper.table``, which only a checkout has.
+
+    Raises
+    ------
+    ConfigError
+        If bigfs does not run from a checkout.
+    """
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "pipelines" / "paper" / "table.py").is_file():
+        raise ConfigError(
+            "The tables of papers are run from a checkout of bigfs; this installation has none. "
+            "Install the checkout in place (pip install -e .) and run this again."
+        )
+    if str(checkout) not in sys.path:
+        sys.path.append(str(checkout))  # which processes that are started from here inherit
+    return importlib.import_module("pipelines.paper.table")
+
+
+def _unchanged(config: Any, overrides: Any) -> Any:
+    if list(overrides):
+        raise ConfigError("overrides go with a file or a dict, not with a finished configuration.")
+    return config
+
+
+def _name(source: Any) -> str:
+    return "the configuration" if isinstance(source, dict) else str(source)
+
+
+def _call(command: str, source: Any) -> str:
+    return f"bigfs.{command}" if isinstance(source, dict) else f"bigfs {command} {source}"
+
+
+def json_schema(kind: str = "run") -> dict[str, Any]:
+    """Return the JSON schema of a YAML file: of ``run`` or ``compare``."""
+    model: Any = {"run": pipeline_model(), "compare": Comparison}[kind]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+        "title": f"bigfs {kind}",
+    }
+
+
+def write_schema(pipeline: Path, kind: str) -> None:
+    """Write the schema that a template names for editors beside it, unless a file is there.
+
+    One that bigfs wrote is replaced. Where it cannot be written, nothing is lost.
+    """
+    file = pipeline.with_name(f"bigfs{'' if kind == 'run' else f'-{kind}'}.schema.json")
+    text = json.dumps(json_schema(kind), indent=2)
+    with suppress(OSError, ValueError):
+        if not file.exists() or json.loads(file.read_text()).get("title") == f"bigfs {kind}":
+            file.write_text(text)
 
 
 for _place in _DECLARED:

@@ -16,8 +16,7 @@ from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
-from bigfs.core.uris import LabelValues
-from bigfs.graph.finished import mean_neighbors
+from bigfs.core.paths import LabelValues
 from bigfs.graph.local import check_n_neighbors
 from bigfs.graph.representation import components_enough, open_member, with_member
 from bigfs.selectors.method import Strategy
@@ -30,7 +29,13 @@ from bigfs.selectors.redundancy import (
     with_redundancy,
 )
 from bigfs.selectors.registry import METHODS
-from bigfs.stages.graph import components_stage, graph_stage, n_components_of, representation_stage
+from bigfs.stages.graph import (
+    components_stage,
+    graph_stage,
+    mean_neighbors,
+    n_components_of,
+    representation_stage,
+)
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage

@@ -30,9 +30,8 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 
 class ThinGraph(Exception):  # noqa: N818

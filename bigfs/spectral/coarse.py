@@ -23,8 +23,7 @@ from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
 from bigfs.spectral.problem import Goal, Problem
 from bigfs.spectral.tasks import Begin, Vectors
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Fewer rows are not worth it.
 LEAST_ROWS = 2**17

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.checks import check_choice, check_count
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_choice, check_count
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, budget_after_search
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
@@ -32,10 +31,9 @@ from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.tasks import StoredStart
-from bigfs.store.chunking import block_bounds
-from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
-from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes
+from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds, read_attributes
+from bigfs.store.scratch import chunk_rows as chunk_rows_of
 
 # Attributes of an embedding that are stored as arrays, and those that are not stored beside it.
 _ARRAYS = ("eigenvalues", "norms", "residuals", "mixed", "spectrum")

@@ -22,7 +22,6 @@ from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.kernels import compiled_products
 from bigfs.spectral.problem import check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import (
     Location,
     as_location,
@@ -32,7 +31,7 @@ from bigfs.store.location import (
     write_from,
 )
 from bigfs.store.pages import open_own
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Rows of W that are read at a time.
 PIECE_ROWS = 2**16

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.checks import check_count
-from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.core.errors import ConvergenceError, InputError, check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
-from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import block_bounds
 
 logger = logging.getLogger("bigfs")
 

@@ -23,10 +23,9 @@ from bigfs.core.seeds import rng
 from bigfs.spectral.kernels import aligned
 from bigfs.spectral.operator import StoredGraph, Transition
 from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
-from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location, as_location, new_file, read_into, write_from
 from bigfs.store.pages import open_own
-from bigfs.store.scratch import ArrayRef
+from bigfs.store.scratch import ArrayRef, block_bounds
 
 # Sweeps over the rows that new ones are joined to, before a start is used.
 SWEEPS = 8

@@ -23,16 +23,15 @@ from bigfs.core.memory import (
 )
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import at_most_at_once
-from bigfs.runtime.preflight import check_workers
 from bigfs.runtime.progress import in_stage
 from bigfs.runtime.scope import active_client
-from bigfs.runtime.workers import on_every_process
+from bigfs.runtime.workers import check_workers, on_every_process
 from bigfs.stages.engine import StageStore
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree, remove_tree
+from bigfs.store.records import FILES, STAMP
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
-from bigfs.store.stagefiles import FILES, STAMP
 
 logger = logging.getLogger("bigfs")
 # What `RunDirectory.commit` adds to the record of a stage.

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from bigfs.core.checks import check_count
-from bigfs.core.errors import InputError, NumericalError
+from bigfs.core.errors import InputError, NumericalError, check_count
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 

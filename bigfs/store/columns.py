@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.uris import SOURCE
+from bigfs.core.paths import SOURCE
 from bigfs.store.fingerprint import changed
 from bigfs.store.values import refusing
 

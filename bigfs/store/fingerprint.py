@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.uris import OBJECT, column_of, short_name
+from bigfs.core.paths import OBJECT, column_of, short_name
 from bigfs.store.grown import (
     count_chunks,
     count_rows,

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.checks import check_choice
-from bigfs.core.errors import InputError, MemoryLimitError, StorageError
+from bigfs.core.errors import InputError, MemoryLimitError, StorageError, check_choice
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, return_large_arrays
 from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
-from bigfs.store.chunking import chunk_rows
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
 from bigfs.store.csr import SparseSource, csr_chunks, rows_for
 from bigfs.store.formats import ZARR, format_named
@@ -39,7 +37,7 @@ from bigfs.store.location import (
 )
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
-from bigfs.store.scratch import temporary_files_in
+from bigfs.store.scratch import chunk_rows, temporary_files_in
 from bigfs.store.source import (
     Header,
     RandomAccessSource,

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.paths import SOURCE, LabelValues, column_of
 from bigfs.core.text import FROM_0
-from bigfs.core.uris import SOURCE, LabelValues, column_of
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
 from bigfs.store.formats import FORMATS, format_of, shown
 from bigfs.store.several import partition_columns, sources_of

@@ -26,10 +26,16 @@ from bigfs.store.location import (
     sync_tree,
 )
 from bigfs.store.objects import ObjectPath
-from bigfs.store.records import CHECKPOINTS, is_taken, write_stamp
+from bigfs.store.records import (
+    CHECKPOINTS,
+    changed_file,
+    is_metadata,
+    is_taken,
+    write_list,
+    write_stamp,
+)
 from bigfs.store.runfolder import RunFolder
 from bigfs.store.scratch import Scratch
-from bigfs.store.stagefiles import changed_file, is_metadata, write_list
 
 
 def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str) -> str:

@@ -24,24 +24,27 @@ from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
+    KEPT,
     MANIFEST,
     MARK,
     OUTPUTS,
     check_manifest,
     create_mark,
     empty_manifest,
+    foreign_files,
     is_attempt,
+    is_complete,
     is_taken,
     mark_text,
     new_id,
     read_mark,
     read_stamp,
+    refuse_foreign_files,
     refuse_links,
     refuse_nested,
     remove_report,
+    why_stalled,
 )
-from bigfs.store.stagefiles import foreign_files, is_complete, refuse_foreign_files
-from bigfs.store.stalled import KEPT, why_stalled
 
 
 class RunFolder:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.uris import listed_in
+from bigfs.core.paths import listed_in
 from bigfs.store.formats import PARTS, TABLES, format_of_folder
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath

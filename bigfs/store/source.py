@@ -20,7 +20,7 @@ import numpy as np
 
 from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
+from bigfs.core.paths import OBJECT, as_text, column_of, listed_in
 from bigfs.store.columns import Encoding, Roles, roles_of
 from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata

@@ -9,11 +9,11 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
-from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_stores import checked_store, expect, missing_chunks
 from bigfs.store.location import Location, as_location
+from bigfs.store.scratch import block_bounds
 from bigfs.store.source import is_store
 from bigfs.store.values import checksum
 

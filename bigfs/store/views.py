@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.checks import check_rows
-from bigfs.core.errors import InputError
-from bigfs.core.uris import LabelValues, column_of
+from bigfs.core.errors import InputError, check_rows
+from bigfs.core.paths import LabelValues, column_of
 from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats.parts import ByBands, HeldTexts

@@ -28,8 +28,8 @@ from bigfs import FSGMM, SPEC, UDFS, LaplacianScore, MaxVariance, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.core.seeds import rng
 from bigfs.runtime.connection import local_cluster
+from bigfs.selectors.one_pass.strategies import q_alpha as solve_q_alpha
 from bigfs.selectors.scoring import stages_of_selection
-from bigfs.solvers.qalpha import q_alpha as solve_q_alpha
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from tests.bench import bench_compare

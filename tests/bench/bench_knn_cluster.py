@@ -25,8 +25,7 @@ from bigfs.graph import KNNGraph, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.workers import on_every_process
-from bigfs.store.chunking import block_rows
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, block_rows
 from tests.bench._manifold import write_manifold
 from tests.graph._local import knn_local
 

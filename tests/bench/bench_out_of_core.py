@@ -23,8 +23,7 @@ from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB, MIB, format_bytes
 from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.workers import on_every_process
-from bigfs.store.chunking import block_bounds, chunk_rows
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, block_bounds, chunk_rows
 
 
 def write_matrix(path: Path, rows: int, features: int) -> None:

@@ -31,12 +31,11 @@ from bigfs.plan.plan import Place, Plan
 from bigfs.plan.planning import Header, plan_of
 from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.iteration import block_width
-from bigfs.store.chunking import chunk_rows
-from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+from bigfs.store.scratch import ArrayRef, Scratch, chunk_rows, read_attributes
 from tests.bench import bench_mcfs_large
 
 # The runs that rates come from.

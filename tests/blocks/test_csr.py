@@ -14,7 +14,7 @@ from bigfs import MaxVariance, RandomSelection, ingest, open_matrix
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.store.csr import RandomAccessSparse
 
 

@@ -24,8 +24,7 @@ from bigfs.blocks.kernels import block_moments, merge_moments
 from bigfs.core.errors import InputError
 from bigfs.pipeline.inspect import inspect
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, load_config
 
 IRIS, DIGITS = load_iris().data, load_digits().data[:300]
 # Settings with which a fit of iris takes a moment, and what a method needs.

@@ -268,7 +268,7 @@ def _kill_the_scheduler(file: Path) -> None:
 
 
 def test_failures_of_storage_name_the_file_and_the_remedy(tmp_path: Path) -> None:
-    from bigfs.runtime.failures import storage_failures
+    from bigfs.runtime.execute import storage_failures
 
     with (
         pytest.raises(StorageError, match="Cannot write here: No space left on device. Free"),

@@ -21,8 +21,7 @@ from bigfs.core.memory import peak_bytes
 from bigfs.core.threads import blas_kernels
 from bigfs.pipeline.run import run
 from bigfs.runtime import workers as talking
-from bigfs.runtime.preflight import check_workers, preflight
-from bigfs.runtime.workers import on_every_process, worker_limits
+from bigfs.runtime.workers import check_workers, on_every_process, preflight, worker_limits
 from tests.cluster._processes import pretend, scheduler, worker
 
 _DASK = ("-m", "dask", "worker")
@@ -197,7 +196,7 @@ def _answer_with(name: str) -> None:
     """Let this process answer the client's token with a name."""
     import sys
 
-    sys.modules["bigfs.runtime.preflight"]._answer_token = lambda *_: name  # type: ignore[attr-defined]
+    sys.modules["bigfs.runtime.workers"]._answer_token = lambda *_: name  # type: ignore[attr-defined]
 
 
 def test_a_worker_that_names_another_file_removes_nothing(client: Any, tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from bigfs.config import Config, dump_yaml
 from bigfs.config.messages import paths
 from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import ConfigError
-from bigfs.selectors.configs import (
+from bigfs.selectors.registry import (
+    METHODS,
     json_schema,
     load_comparison,
     load_config,
     make_config,
     pipeline_model,
 )
-from bigfs.selectors.registry import METHODS
 
 PIPELINES = sorted((Path(__file__).parents[2] / "pipelines").glob("*.yaml"))
 BASE = "run: r\ninput: {uri: 'sklearn:digits'}\nn_features_to_select: 20\n"

@@ -28,7 +28,7 @@ from bigfs.core.memory import job_bytes
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 
 REPO = Path(__file__).parents[2]
 FOLDER = REPO / "deploy" / "kubernetes"

@@ -9,7 +9,7 @@ from bigfs.core import errors
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.plan.plan import Place
 from bigfs.plan.planning import Header, plan_of
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 
 REPO = Path(__file__).parents[2]
 TEXT = (REPO / "deploy" / "README.md").read_text()

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from bigfs import RandomSelection, metrics
 from bigfs.blocks import RowBlocks
 from bigfs.config.sections import EvaluateConfig
-from bigfs.core.uris import LabelValues
+from bigfs.core.paths import LabelValues
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import compare_with_all, measure_selection, random_selections

@@ -15,13 +15,14 @@ from bigfs.blocks import RowBlocks
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.graph import affinity, affinity_from_csr, finished, knn_graph
-from bigfs.graph.finished import finished_affinity
+from bigfs.graph import affinity, affinity_from_csr, knn_graph
 from bigfs.graph.representation import open_member, with_member
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
 from bigfs.selectors.one_pass.strategies import EdgeScores
+from bigfs.selectors.registry import load_config
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.stages import graph as graph_stage
+from bigfs.stages.graph import finished_affinity
 from bigfs.store.scratch import Scratch
 from tests.store._anndata import COUNTS, D, N, ad, annotated, kept_as
 
@@ -117,7 +118,7 @@ def test_scores_equal_those_of_the_matrix(kind: str, dropped: list[int], tmp_pat
 def test_distances_are_weighted_as_our_own(
     graph: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finished, "graph_block_rows", lambda n_neighbors: 7)
+    monkeypatch.setattr(graph_stage, "graph_block_rows", lambda n_neighbors: 7)
     X = np.repeat(COUNTS, 2, axis=0)[:N]  # rows come in pairs of copies, at distance 0
     own = knn_graph(X, 4)
     path = stored(tmp_path, distances=own.to_csr())

@@ -175,7 +175,7 @@ def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) -> Any:
     """Return the cost of judging 20 columns and all, and the work."""
     from bigfs.evaluate.stage import Evaluation
-    from bigfs.selectors.configs import make_config
+    from bigfs.selectors.registry import make_config
     from bigfs.stages.stage import Inputs
 
     np.save(place.path / "y.npy", np.arange(blocks.n_samples) % 3)

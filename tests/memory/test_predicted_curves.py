@@ -11,8 +11,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost
 from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.scope import inline
-from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import OnePass
+from bigfs.selectors.registry import selection_model
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar

@@ -18,7 +18,6 @@ from bigfs.core.cost import StageCost
 from bigfs.runtime.connection import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.scope import inline
-from bigfs.selectors.configs import selection_model
 from bigfs.selectors.fsgmm.strategies import MixtureFit
 from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
 from bigfs.selectors.highly_variable.strategies import ClippedVariances, Deviances
@@ -42,7 +41,7 @@ from bigfs.selectors.one_pass.strategies import (
     WeightsOfFewRows,
 )
 from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, selection_model
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch

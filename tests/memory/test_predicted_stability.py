@@ -10,7 +10,7 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost
 from bigfs.runtime.connection import local_cluster
-from bigfs.selectors.configs import selection_model
+from bigfs.selectors.registry import selection_model
 from bigfs.selectors.stability.fits import SampledFits, choose_fits
 from bigfs.stages.stage import Inputs
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar

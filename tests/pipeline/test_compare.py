@@ -22,8 +22,8 @@ from bigfs.evaluate import selection
 from bigfs.pipeline import compare
 from bigfs.pipeline.compare import fits_for
 from bigfs.pipeline.inspect import inspect
-from bigfs.selectors.configs import load_comparison, make_config
 from bigfs.selectors.one_pass.strategies import Variances
+from bigfs.selectors.registry import load_comparison, make_config
 from bigfs.stages import data, graph, spectral
 from tests.conftest import REPO
 

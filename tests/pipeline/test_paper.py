@@ -17,7 +17,7 @@ from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
 from bigfs.pipeline import compare
 from bigfs.pipeline.inspect import inspect
-from bigfs.selectors.configs import load_comparison
+from bigfs.selectors.registry import load_comparison
 from pipelines.paper import table as papers
 from pipelines.paper.datasets import localized_clusters
 from pipelines.paper.protocols import _MARGIN

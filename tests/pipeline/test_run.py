@@ -20,8 +20,8 @@ from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
 from bigfs.plan import planning
 from bigfs.results.result import open_result
-from bigfs.selectors.configs import load_config
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
+from bigfs.selectors.registry import load_config
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
 from bigfs.store import opening

@@ -18,8 +18,7 @@ import zarr
 from pydantic import BaseModel
 
 from bigfs.pipeline.run import run
-from bigfs.selectors.configs import pipeline_model
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, pipeline_model
 from tests.store._formats import write_tenx
 
 _ORDER = ["data", "components", "graph", "spectral", "result", "curves", "evaluation"]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import bigfs
-from bigfs.selectors.configs import load_config
 from bigfs.selectors.registry import METHODS as REGISTERED
+from bigfs.selectors.registry import load_config
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 BASELINES = PIPELINES / "baselines.yaml"

@@ -18,8 +18,7 @@ from bigfs.core.units import GIB, MIB, format_seconds, parse_bytes
 from bigfs.evaluate.stage import stages_of
 from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import Header, cures, plan_of, plan_pipeline
-from bigfs.selectors.configs import make_config
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, make_config
 from bigfs.stages.stage import Stage
 
 SHAPE = Shape(1_000_000, 100, 4, 80_000, 40_000)

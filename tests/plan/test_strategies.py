@@ -12,8 +12,7 @@ import bigfs
 from bigfs.core.errors import MemoryLimitError
 from bigfs.plan.plan import Place
 from bigfs.plan.planning import Header, plan_of, plan_pipeline
-from bigfs.selectors.configs import make_config
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, make_config
 
 GIB = 2**30
 # Settings with which a run of a few hundred rows takes a moment.

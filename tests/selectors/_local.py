@@ -7,8 +7,7 @@ from typing import Any
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import Shape
-from bigfs.selectors.configs import selection_model
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, selection_model
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 

@@ -9,8 +9,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.graph import AffinityMatrix
-from bigfs.selectors.configs import selection_model
 from bigfs.selectors.ndfs.strategies import NDFSStrategy, choose
+from bigfs.selectors.registry import selection_model
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs

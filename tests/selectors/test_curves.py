@@ -15,11 +15,11 @@ from bigfs.blocks import RowBlocks
 from bigfs.config.sections import Auto
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
-from bigfs.selectors.configs import make_config, selection_model
 from bigfs.selectors.cross import sparse_own_cross
 from bigfs.selectors.curves import OnePass
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
 from bigfs.selectors.number import smallest_enough
+from bigfs.selectors.registry import make_config, selection_model
 from bigfs.solvers import nested
 from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.scores import FeatureScores

@@ -23,7 +23,7 @@ from bigfs.selectors.ndfs.strategies import (
     choose,
 )
 from bigfs.solvers.l21 import KernelSolver
-from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.scratch import block_rows, chunk_rows
 from tests.selectors._ndfs import ndfs_scores, selection
 
 

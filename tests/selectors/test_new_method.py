@@ -15,8 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import bigfs
 from bigfs.core.errors import InputError
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import json_schema, make_config
-from bigfs.selectors.registry import METHODS, register
+from bigfs.selectors.registry import METHODS, json_schema, make_config, register
 from tests.selectors import _feature_range
 
 

@@ -16,11 +16,10 @@ from bigfs.blocks import RowBlocks
 from bigfs.cli import main
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
-from bigfs.selectors.configs import selection_model
 from bigfs.selectors.one_pass import QAlphaParameters
 from bigfs.selectors.one_pass.strategies import FeatureWeights
-from bigfs.selectors.registry import METHODS
-from bigfs.solvers.qalpha import q_alpha as solve
+from bigfs.selectors.one_pass.strategies import q_alpha as solve
+from bigfs.selectors.registry import METHODS, selection_model
 from bigfs.stages.stage import Inputs
 from tests.bench.bench_baselines import prepared
 from tests.reference.qalpha import q_alpha
@@ -110,7 +109,7 @@ def test_refusals() -> None:
 
 
 def test_few_rows_give_what_the_matrix_of_features_gives() -> None:
-    from bigfs.solvers.qalpha import q_alpha
+    from bigfs.selectors.one_pass.strategies import q_alpha
 
     generator = np.random.default_rng(0)
     X = generator.normal(size=(60, 450)) + (np.arange(60) % 3)[:, None] * (np.arange(450) < 9)

@@ -17,9 +17,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.pipeline.compare import fits_for
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
 from bigfs.selectors.redundancy import Redundancy
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, load_config
 from bigfs.stages.scores import FeatureScores
 
 N, D = 300, 24

@@ -30,8 +30,8 @@ from bigfs.pipeline.inspect import inspect
 from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import plan_pipeline
 from bigfs.runtime.connection import local_cluster
-from bigfs.selectors.configs import make_config
 from bigfs.selectors.registry import METHODS as METHODS_OF_TABLE
+from bigfs.selectors.registry import make_config
 from bigfs.selectors.scoring import resolved, stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores

@@ -20,7 +20,7 @@ from bigfs.core.seeds import derive_seed
 from bigfs.pipeline.diff import diff_runs
 from bigfs.plan.planning import place_of, plan_pipeline, whole_if_cheaper
 from bigfs.report.page import run_page
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.selectors.stability import fits, rows
 from bigfs.selectors.stability.fits import choose_fits
 from bigfs.selectors.stability.rows import Draw

@@ -16,8 +16,7 @@ from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.cli import main
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
-from bigfs.selectors.configs import selection_model
-from bigfs.selectors.registry import METHODS
+from bigfs.selectors.registry import METHODS, selection_model
 from bigfs.selectors.udfs import strategies as _udfs
 from bigfs.selectors.udfs.strategies import SparseProjection, local_scatter, product_form
 from bigfs.solvers.udfs import ProductForm

@@ -15,7 +15,7 @@ from bigfs import MCFS, run, spectral_embedding
 from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.runtime.progress import LogReporter
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.spectral.choice import (
     choose_solver,
     eigsh_bytes,

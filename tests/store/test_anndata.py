@@ -18,7 +18,7 @@ from bigfs import MaxVariance, ingest, open_matrix
 from bigfs.core.errors import CorruptStoreError, InputError, MemoryLimitError
 from bigfs.pipeline.inspect import inspect
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.store.formats import hdf5, parts
 from tests.store._anndata import (
     COUNTS,

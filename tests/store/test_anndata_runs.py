@@ -22,8 +22,8 @@ from bigfs.graph import affinity, knn_graph
 from bigfs.pipeline.inspect import describe
 from bigfs.results import annotate, export
 from bigfs.results.annotate import write_annotated
-from bigfs.selectors.configs import load_comparison, load_config
 from bigfs.selectors.one_pass.strategies import EdgeScores
+from bigfs.selectors.registry import load_comparison, load_config
 from bigfs.store.labels import load_labels
 from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, h5py, kept_as
 from tests.store._folder import call

@@ -21,8 +21,8 @@ from bigfs import MaxVariance
 from bigfs.core.errors import InputError
 from bigfs.graph import build, knn_graph
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
 from bigfs.selectors.one_pass.strategies import Variances
+from bigfs.selectors.registry import load_config
 from bigfs.stages.stage import Inputs
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest

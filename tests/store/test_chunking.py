@@ -9,7 +9,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigfs.store.chunking import block_bounds, block_rows, check_block_rows, chunk_rows, copied_rows
+from bigfs.store.scratch import block_bounds, block_rows, check_block_rows, chunk_rows, copied_rows
 from bigfs.store.source import open_matrix
 
 MB = 10**6

@@ -19,7 +19,7 @@ import bigfs
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import make_config
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import read_values
 from bigfs.store.source import open_matrix

@@ -13,10 +13,10 @@ import zarr
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.core.uris import LabelValues
+from bigfs.core.paths import LabelValues
 from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.store.formats import cube
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.ingest import ingest

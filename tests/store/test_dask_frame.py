@@ -68,7 +68,7 @@ _INGEST = """
 import sys
 import numpy, pandas, zarr, zarr.codecs
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.store.chunking import chunk_rows
+from bigfs.store.scratch import chunk_rows
 from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.source import open_matrix
 from tests.store.test_dask_frame import frame_of

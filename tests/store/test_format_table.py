@@ -13,7 +13,7 @@ from bigfs import MaxVariance
 from bigfs.core.errors import InputError
 from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.store.formats import FORMATS, format_named, format_of
 from bigfs.store.labels import load_labels
 from bigfs.store.source import open_matrix

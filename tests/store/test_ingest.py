@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.chunking import chunk_rows
 from bigfs.store.ingest import ChunkWriter, ingest, whole_chunks
+from bigfs.store.scratch import chunk_rows
 from bigfs.store.source import Source, is_store, open_matrix
 from bigfs.store.verify import verify
 

@@ -12,7 +12,7 @@ import pytest
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.store.ingest import ingest
 from bigfs.store.source import open_matrix
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bigfs.core.errors import ClusterError, InputError, RunLockedError, StorageError
-from bigfs.store import lease, stalled
+from bigfs.store import lease, records
 from bigfs.store.lease import Lease
 from bigfs.store.location import write_atomic
 from bigfs.store.rundir import RunDirectory, stage_key
@@ -264,7 +264,7 @@ def test_starts_that_keep_nothing_end_with_the_reason(
 
     assert start() == start() == ""  # nobody's time was over
     assert not path.exists()
-    monkeypatch.setattr(stalled, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(records, "LONG_SECONDS", 0.0)
     assert start() == start("graph") == start(checkpoint="one") == start(checkpoint="two!") == ""
     assert start().startswith(f"{path}: this start was interrupted after 0 minutes, the one before")
     assert "the stage after graph takes longer than a start may" in start()

@@ -12,7 +12,7 @@ import pytest
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
-from bigfs.core.uris import as_text
+from bigfs.core.paths import as_text
 from bigfs.graph import knn_graph, partition
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest

@@ -15,7 +15,7 @@ import bigfs
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import load_config
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels

@@ -25,7 +25,7 @@ import sys
 import numpy, zarr, zarr.codecs
 import bigfs.store
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.store.chunking import chunk_rows
+from bigfs.store.scratch import chunk_rows
 from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.source import open_matrix
 path, dest, missing = sys.argv[1:]
@@ -118,7 +118,7 @@ import sys
 import h5py, numpy, zarr, zarr.codecs
 import bigfs.store
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.store.chunking import chunk_rows
+from bigfs.store.scratch import chunk_rows
 from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.source import open_matrix
 uri, features, dest = sys.argv[1:]
@@ -198,7 +198,7 @@ _SOURCE = """
 import sys, pathlib
 import numpy, pandas, zarr, zarr.codecs
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.store.chunking import chunk_rows
+from bigfs.store.scratch import chunk_rows
 from bigfs.store.ingest import ingest, ingest_bytes
 from tests.store.test_streaming import opened
 form, small, path = sys.argv[1:]

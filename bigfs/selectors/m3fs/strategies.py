@@ -29,8 +29,7 @@ from bigfs.spectral.choice import largest_count
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
-from bigfs.store.chunking import block_rows
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 
 logger = logging.getLogger("bigfs")
 

@@ -41,10 +41,9 @@ from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.chunking import block_rows
 from bigfs.store.csr import rows_for
 from bigfs.store.location import Location, as_location
-from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+from bigfs.store.scratch import ArrayRef, Scratch, block_rows, read_attributes
 
 logger = logging.getLogger("bigfs")
 

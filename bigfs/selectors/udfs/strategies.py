@@ -32,8 +32,7 @@ from bigfs.solvers.udfs import (
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
-from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Neighborhoods whose rows a task gathers at once: beyond it, other blocks are read again.
 GATHERED_BYTES = 256 * 1024**2

@@ -17,8 +17,8 @@ import numpy as np
 
 from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.paths import SOURCE
 from bigfs.core.units import format_bytes
-from bigfs.core.uris import SOURCE
 from bigfs.store.fingerprint import Watch
 from bigfs.store.formats import xarrays, zarr_stores
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped

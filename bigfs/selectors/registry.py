@@ -190,5 +190,5 @@ def write_schema(pipeline: Path, kind: str) -> None:
 
 
 for _place in _DECLARED:
-    _module, _, _name = _place.partition(".")
-    register(getattr(importlib.import_module(f"bigfs.selectors.{_module}"), _name))
+    _module, _, _attribute = _place.partition(".")
+    register(getattr(importlib.import_module(f"bigfs.selectors.{_module}"), _attribute))

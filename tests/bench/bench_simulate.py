@@ -46,7 +46,8 @@ _EMPTY_TASKS = 4_000
 _ENTRIES = 1.5
 # What a client is assumed to have.
 _CLIENT_BYTES = 16 * GIB
-STAGES = ("data", "graph", "spectral", "result", "curves")
+_NONE = {"seconds": 0.0}
+STAGES = ("data", "components", "graph", "spectral", "result", "curves")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Work:
         values = self.n * self.d
         return {
             "data": (values, 1.0),
+            "components": (values, shared),
             "graph sample": (values, shared),
             "graph partition": (self.partitions * self.d, 1.0),
             "graph distribute": (searched * self.d, shared),
@@ -85,7 +87,8 @@ def seconds_of(run: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the seconds of each part of a finished run, and what its graph says of itself."""
     stages = json.loads((run / "manifest.json").read_text())["stages"]
     graph = json.loads((run / "graph.zarr" / "zarr.json").read_text())["attributes"]["graph"]
-    seconds = {name: stages[name]["seconds"] for name in STAGES if name != "graph"}
+    # Components are a stage only where rows are compared by them.
+    seconds = {name: stages.get(name, _NONE)["seconds"] for name in STAGES if name != "graph"}
     parts = graph.get("seconds", {})
     seconds |= {f"graph {name}": taken for name, taken in parts.items()}
     seconds["graph edges"] = stages["graph"]["seconds"] - sum(parts.values())
@@ -104,6 +107,7 @@ class Rates:
         stored = json.loads((run / "spectral.zarr" / "zarr.json").read_text())["attributes"]
         self.products, parts = int(stored["n_products"]), graph["n_partitions"]
         self.copies = graph["rows_searched"] / rows
+        self.representation = str(graph["representation"])
         work = Work(rows, features, parts, self.copies, self.products, _panels(rows), _WORKERS)
         with local_cluster(_WORKERS, 1, parse_bytes(_MEMORY)) as cluster, cluster.get_client():
             self.task = _seconds_of_a_task()
@@ -164,14 +168,16 @@ def _spread(run: Path, rows: int) -> tuple[float, dict[str, Any]]:
     return seconds, solution
 
 
-def plan(rows: int, features: int, memory: int) -> tuple[Plan, int]:
+def plan(
+    rows: int, features: int, memory: int, representation: str, run: str = "simulated"
+) -> tuple[Plan, int]:
     """Return the plan of a run of so many rows, and the panels of its eigensolver."""
     config = make_config(
-        run="simulated",
+        run=run,
         input={"uri": "simulated.zarr"},
         n_features_to_select=50,
         mcfs={"n_clusters": _CLUSTERS},
-        graph={"n_neighbors": _NEIGHBORS},
+        graph={"n_neighbors": _NEIGHBORS, "representation": representation},
         memory_limit=memory,
     )
     header = Header(rows, features, 4, chunk_rows(features, 4), stored=True, exact=True)
@@ -200,7 +206,7 @@ def check(folder: Path, rates: Rates, rows: list[int], features: int) -> list[di
         seconds, _ = seconds_of(folder / f"run-{n}")
         took = {name: sum(s for part, s in seconds.items() if part.split()[0] == name)
                 for name in STAGES}  # fmt: skip
-        planned, panels = plan(n, features, parse_bytes(_MEMORY))
+        planned, panels = plan(n, features, parse_bytes(_MEMORY), rates.representation)
         said = rates.predict(work_of(planned, panels, rates, _WORKERS))
         said["in all"], took["in all"] = sum(said.values()), sum(took.values())
         cells = "".join(f"{said[name]:>8.1f} /{took[name]:>6.1f}" for name in said)
@@ -212,7 +218,9 @@ def check(folder: Path, rates: Rates, rows: list[int], features: int) -> list[di
 def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     """Print the seconds, tasks and requests of each stage, and what is nearest to its limit."""
     memory = parse_bytes(options.memory)
-    planned, panels = plan(options.rows, options.features, memory)
+    planned, panels = plan(
+        options.rows, options.features, memory, rates.representation, "s3://bucket/simulated"
+    )
     work = work_of(planned, panels, rates, options.workers)
     compute = rates.predict(work)
     rate = parse_bytes(options.bandwidth) * options.workers

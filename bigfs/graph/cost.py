@@ -91,13 +91,13 @@ def _search_steps(
     largest = min(n, plan.capacity_rows)
     what = f"a partition of at most {largest:,} rows x {d:,} features with its neighbor search"
     needed = plan.search_bytes(largest, d, itemsize, n_neighbors)
-    requests, seconds = parts * (2 * runs + 1), plan.search_seconds(n, d, n_neighbors)
+    requests, seconds = parts * (runs + 1), plan.search_seconds(n, d, n_neighbors)
     steps.append(Step(what, needed, parts, 0, requests, again, seconds=seconds))
     home = graph_block_rows(n_neighbors)
     blocks = -(-n // home)
     lists = min(n, home) * (8 * n_neighbors + 4)
     needed = _MERGE_COPIES * lists + _MERGE_TILES
-    requests = blocks * (3 * parts + 2)
+    requests = blocks * (parts + 2)
     steps.append(Step("the neighbors of a block of rows", needed, blocks, 0, requests, again))
     if not certain:
         times = 1 if recall_target is None else 2
@@ -122,7 +122,7 @@ def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> 
     needed, requests = (96, blocks + 5) if weight == "heat" else (64, 4)
     what = "the edges of a block of rows"
     weighed = Step(what, needed * edges, blocks, 0, requests * blocks)
-    what, requests = f"{what} united with their reverses", blocks * (3 * blocks + 6)
+    what, requests = f"{what} united with their reverses", blocks * (blocks + 6)
     seconds = loop_seconds(n_samples, n_neighbors, _UNION_LOOPS)
     united = Step(what, _UNION_BYTES * edges, blocks, 0, requests, seconds=seconds)
     return [weighed, united, Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks)]

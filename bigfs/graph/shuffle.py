@@ -1,7 +1,7 @@
 """A sort-based shuffle through scratch: each task writes one run, sorted by where rows go.
 
-A run is one file of contiguous columns with its rows in target order, so that what one target
-takes from one run is one ranged read per column. There is no file per (run, target) pair, and
+A run is one file of records in the order of their targets, so that what one target takes from one
+run is one ranged read. There is no file per (run, target) pair, and
 every attempt of a task writes a file of its own: only committed ones are ever read.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree, write_from
 from bigfs.store.pages import open_own
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 _TILE_BYTES = 8 * 1024**2
 
@@ -36,7 +36,7 @@ class Runs:
     """Committed runs, read by target; pickles to a few hundred bytes."""
 
     folder: str
-    columns: np.dtype[Any]  # a field for each column of a file, in order
+    columns: np.dtype[Any]  # of a record: a field for each column
     # Of shape (n_targets + 1, n_runs), int64: first row of every target in every run.
     offsets: ArrayRef
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
@@ -63,22 +63,24 @@ class Runs:
         remove_tree(self.folder)
 
     def _read(self, ranges: list[tuple[int, int, int]], names: tuple[str, ...]) -> list[np.ndarray]:
-        """Return columns of ranges of rows, (run, start, stop): one ranged read for each."""
-        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
+        """Return columns of ranges of rows, (run, start, stop)."""
         attempts = self.attempts.load()
         total = sum(stop - start for _, start, stop in ranges)
         out = {name: np.empty(total, self.columns[name]) for name in names}
-        filled = 0
+        filled, size = 0, self.columns.itemsize
         for run, start, stop in ranges:
-            section, end = 0, filled + stop - start
             with open_own(_run_path(self.folder, run, int(attempts[run])), buffering=0) as file:
-                for name in self.columns.names or ():
-                    row_bytes = self.columns[name].itemsize
-                    if name in out:
-                        read_into(file, section + start * row_bytes, out[name][filled:end])
-                    section += int(sizes[run]) * row_bytes
-            filled = end
+                for low, high in block_bounds(stop - start, _tile_rows(self.columns)):
+                    records = np.empty(high - low, self.columns)
+                    read_into(file, (start + low) * size, records)
+                    for name, values in out.items():
+                        values[filled + low : filled + high] = records[name]
+            filled += stop - start
         return [out[name] for name in names]
+
+
+def _tile_rows(columns: np.dtype[Any]) -> int:
+    return max(1, _TILE_BYTES // columns.itemsize)
 
 
 def _run_path(folder: str, run: int, attempt: int) -> Location:
@@ -103,7 +105,7 @@ def write_run(
     targets : ndarray of shape (n_rows,), int
         In [0, n_targets).
     values : dict of ndarray
-        The columns, in file order.
+        The columns.
     source : ndarray of shape (n_rows,) or None
         Which row of ``values`` each written row is; None: the same. A row may go to several
         targets.
@@ -113,13 +115,13 @@ def write_run(
     counts = np.bincount(targets, minlength=n_targets)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     attempt = secrets.randbits(63)
-    with new_file(_run_path(folder, run, attempt)) as file:
-        for column in values.values():
-            # A few megabytes of a column at a time.
-            step = max(1, _TILE_BYTES // max(1, column[:1].nbytes))
-            for begin in range(0, len(rows), step):
-                write_from(file, column[rows[begin : begin + step]])
     columns = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in values.items()])
+    with new_file(_run_path(folder, run, attempt)) as file:
+        for low, high in block_bounds(len(rows), _tile_rows(columns)):
+            records = np.empty(high - low, columns)
+            for name, column in values.items():
+                records[name] = column[rows[low:high]]
+            write_from(file, records)
     return Receipt(attempt, columns, offsets, len(rows) * columns.itemsize)
 
 

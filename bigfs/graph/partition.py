@@ -39,6 +39,8 @@ _EXACT_SECONDS = (5e-9, 6e-11)
 _COMPILE_SECONDS = 25.0
 # Measured seconds of pynndescent by row and neighbor, and by row, neighbor and feature.
 _DESCENT_SECONDS = (1e-5, 1e-7)
+# Rows that are divided anyway are divided into searches of a minute or two, for many workers.
+_TASK_ROWS = 2**21
 _SMALL_ROWS = 2048
 _MOST_EXACT_ROWS = 2**15
 
@@ -177,6 +179,8 @@ def plan_partitions(
         exact, cost = True, exact_bytes
         capacity = min(EXACT_ROWS, _rows_within(cost, (d, itemsize, n_neighbors), budget))
     capacity = min(capacity, MAX_ROWS - 1)
+    if n > capacity and n_partitions is None:
+        capacity = min(capacity, _TASK_ROWS)
     fewest = 1 if n <= capacity else -(-int(n * _UNEVEN) // max(1, capacity))
     smallest = min(n, 8 * (n_neighbors + 1))
     if capacity < smallest or fewest > n // smallest:

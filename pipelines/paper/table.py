@@ -19,9 +19,8 @@ from bigfs.selectors.scoring import check_settings, choose_scoring
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.stage import Inputs, Stage, unplanned_stage
-from bigfs.store.chunking import block_rows, chunk_rows
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.scratch import Scratch, read_attributes
+from bigfs.store.scratch import Scratch, block_rows, chunk_rows, read_attributes
 from pipelines.paper.datasets import (
     LOCALIZED,
     check_set,

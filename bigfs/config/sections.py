@@ -261,7 +261,7 @@ class GraphConfig(Section):
     eps
         Where data are searched in parts: a sample also goes to parts whose center is within
         1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that makes more
-        than 1.6 copies of a row, or what recall_target asks for.
+        than 1.4 copies of a row, or what recall_target asks for.
     recall_target
         Share of the true neighbors to find, such as 0.99: the search is widened until the
         estimate's lower bound reaches it. null: the share is only measured.

@@ -63,7 +63,7 @@ logger = logging.getLogger("bigfs")
 
 # The eps of no choice: the first, unless that copies rows into more partitions than `_MOST_COPIES`.
 _DEFAULT_EPS = (0.15, 0.1)
-_MOST_COPIES = 1.6
+_MOST_COPIES = 1.4
 ATTEMPTS = 6
 MORE_EFFORT = 1.5
 # How far past a boundary rows may be copied, where a target decides.
@@ -116,7 +116,7 @@ def knn_graph(
         Partitions to begin with. None: as few as ``memory_limit`` allows.
     eps : float or None, default=None
         A row is copied to partitions whose center is within ``1 + eps`` times the distance to
-        its nearest. None: 0.15, or 0.1 where that makes more than 1.6 copies of a row on
+        its nearest. None: 0.15, or 0.1 where that makes more than 1.4 copies of a row on
         average, or what ``recall_target`` asks for.
     recall_target : float or None, default=None
         Raise ``eps`` and the search effort until the recall's lower bound reaches this.

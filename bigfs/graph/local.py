@@ -209,7 +209,7 @@ def _rank(
     counts, k = near.sum(axis=1), indices.shape[1]
     widest = int(counts.max(initial=0))
     for tile in slices(len(queries), max(1, _RANKED_PAIRS // max(1, widest))):
-        query, row = np.nonzero(near[tile])
+        query, row = np.divmod(np.flatnonzero(near[tile]), near.shape[1])
         before = np.cumsum(counts[tile]) - counts[tile]
         place = np.arange(len(query)) - before[query]
         ids = np.full((len(counts[tile]), widest), -1)

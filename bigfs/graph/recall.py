@@ -18,8 +18,8 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 SAMPLED_ROWS = 1000
-# Rows searched at a time: 32 MB in float64.
-_PIECE_BYTES = 32 * 1024**2
+# Rows searched at a time: 16 MB in float64.
+_PIECE_BYTES = 16 * 1024**2
 _FIRST_ROWS = 4096
 _NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
 # Arrays that a graph which was updated keeps for the next update.

@@ -100,7 +100,7 @@ def graph_stage(
     depends = {**settings.model_dump(), **common}
     updates = not of_components
     return Stage(
-        "graph", 9, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
+        "graph", 10, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
     )
 
 

@@ -211,9 +211,9 @@ def explained_shares(X: np.ndarray, order: list[int]) -> np.ndarray:
 
 def _principal(X: np.ndarray) -> np.ndarray:
     """Return the first two principal components, shape (n_rows, 2); zeros where there are none."""
-    left, values, _ = np.linalg.svd(X, full_matrices=False)
+    _, axes = np.linalg.eigh(X.T @ X)
     points = np.zeros((len(X), 2))
-    points[:, : left.shape[1]] = (left * values)[:, :2]
+    points[:, : axes.shape[1]] = X @ axes[:, :-3:-1]
     return points
 
 

@@ -506,26 +506,3 @@ class TargetPath(GreedyPath):
         # The vectors w at the picks are the Cholesky factor of their Gram matrix, transposed.
         factor = self.W[:, self.order]
         return solve_triangular(factor, solve_triangular(factor, cross[self.order], trans=1))
-
-
-def explained_by(columns: np.ndarray, order: list[int]) -> np.ndarray:
-    """Return the variance of all columns that each of some explains beyond those before it.
-
-    Parameters
-    ----------
-    columns : ndarray of shape (n_features, n_picks), float64
-        ``X'X_S``.
-    order : list of n_picks ints
-        S.
-
-    Returns
-    -------
-    gains : ndarray of shape (n_picks,)
-        Falls of ``|X - P X|_F^2``.
-    """
-    W = np.zeros((len(order), len(columns)))
-    for i, feature in enumerate(order):
-        delta = columns[:, i] - W[:i, feature] @ W[:i]
-        if delta[feature] > 0:
-            W[i] = delta / np.sqrt(delta[feature])
-    return np.einsum("ij,ij->i", W, W)

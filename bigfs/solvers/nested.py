@@ -10,8 +10,6 @@ import numpy as np
 
 # A column whose rest is a smaller share of it than this adds nothing but rounding.
 _DEPENDENT = 1e-10
-# Columns of a path that are brought in together.
-_PANEL = 64
 # Squared distances that differ by less, as a share of the largest, are equal.
 _ROUNDING = 1e-12
 
@@ -39,16 +37,26 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
     With ``G = R'R`` the Cholesky factors of ``Z_S'Z_S``, these are the squares of
     ``R^-T Z_S'Z``, row after row.
     """
-    for begin in range(0, len(order), _PANEL):
-        before, panel = cross[:begin], cross[begin : begin + _PANEL]
-        columns = order[begin : begin + _PANEL]
-        # What all before the panel explain, by one product of matrices.
-        rests = panel - before[:, columns].T @ before
-        for i, column in enumerate(columns.tolist()):
-            rest = rests[i] - panel[:i, column] @ panel[:i]
-            adds = rest[column] > _DEPENDENT * panel[i, column]
-            panel[i] = rest / np.sqrt(rest[column]) if adds else 0.0
+    cross = np.ascontiguousarray(cross)
+    initial = cross[np.arange(len(order)), order]
+    _explain(cross, order, _DEPENDENT * initial, 0, len(order))
     return np.square(cross, out=cross)
+
+
+def _explain(cross: np.ndarray, order: np.ndarray, least: np.ndarray, begin: int, end: int) -> None:
+    """Divide some rows by the factor of their columns: halves, so that most is one product."""
+    from scipy.linalg.blas import dgemm
+
+    if end - begin > 1:
+        middle = (begin + end) // 2
+        _explain(cross, order, least, begin, middle)
+        before, rest = cross[begin:middle], cross[middle:end]
+        # Rows in C order are columns in Fortran order: the product is added in place.
+        dgemm(-1.0, before.T, before[:, order[middle:end]], beta=1.0, c=rest.T, overwrite_c=1)
+        _explain(cross, order, least, middle, end)
+    elif end > begin:
+        row, left = cross[begin], cross[begin, order[begin]]
+        row *= 1 / np.sqrt(left) if left > least[begin] else 0.0
 
 
 def explained_others(

@@ -19,7 +19,6 @@ from bigfs.solvers.greedy import (
     SparseRowProducts,
     TargetPath,
     VariancePath,
-    explained_by,
 )
 from bigfs.solvers.sparserows import SparseRows
 from tests.reference.greedy import forward_selection
@@ -182,13 +181,3 @@ def test_a_path_does_not_depend_on_how_many_candidates_come_in(
     if path != "norms":
         picks, _ = forward_selection(matrix, matrix if path == "variance" else Y, 6)
         assert paths[0].order[:6] == picks
-
-
-def test_what_given_columns_explain() -> None:
-    X, order = _correlated(), [7, 2, 11]
-    gains = explained_by(X.T @ X[:, order], order)
-    for i in range(3):
-        Q = np.linalg.qr(X[:, order[: i + 1]])[0]
-        assert np.isclose(gains[: i + 1].sum(), np.linalg.norm(Q.T @ X) ** 2)
-    twice = explained_by(X.T @ X[:, [7, 7]], [7, 7])
-    assert twice[1] <= 1e-12 * twice[0]

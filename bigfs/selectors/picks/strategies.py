@@ -37,8 +37,8 @@ from bigfs.solvers.greedy import (
     SparseRowProducts,
     VariancePath,
     candidates_bytes,
-    explained_by,
 )
+from bigfs.solvers.nested import explained_by
 from bigfs.solvers.sparserows import LOADS, SparseRows
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -338,7 +338,8 @@ class MostExplained(Rule):
         left = path.left / total
         if blocks is not None and path.order:
             pass_sums = cross_pass(blocks, True, np.array(path.order), None)
-            gains, total = explained_by(pass_sums.cross, path.order), float(pass_sums.squares.sum())
+            gains = explained_by(pass_sums.cross.T, np.array(path.order)).sum(axis=1)
+            total = float(pass_sums.squares.sum())
         ratio = gains / total
         return FeatureScores.from_path(
             path.order, ratio, left, constant=norms == 0, explained_variance_ratio=ratio

@@ -108,8 +108,8 @@ class AffinityMatrix(Kept):
     def store(cls, W: Any, degrees: np.ndarray, scratch: Scratch) -> AffinityMatrix:
         """Store a scipy CSR matrix with its row sums."""
         arrays = {
-            "data": W.data,
-            "indices": W.indices.astype(np.int32),
+            "data": W.data.astype(np.float64, copy=False),
+            "indices": W.indices.astype(np.int32, copy=False),
             "indptr": W.indptr.astype(np.int64),
             "degrees": degrees,
         }

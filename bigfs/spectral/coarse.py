@@ -8,7 +8,7 @@ found as it is from a random start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +34,8 @@ _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**16
-# Of an entry of a coarse graph while it is made: twice with its row, and in order.
-_ENTRY_BYTES = 44
+# Of an entry of a coarse graph while it is made: in a sum and its parts, some of them twice.
+_ENTRY_BYTES = 18
 # Of a row of the fine graph: its group before and after the others have joined one.
 _ROW_BYTES = 8
 # Rounds of a rough solution, and the tolerance that they aim at.
@@ -103,41 +103,43 @@ def coarse_rows(
     of_rows: np.ndarray,
     of_columns: np.ndarray,
     count: int,
-    most: int,
 ) -> Any:
-    """Return the sums of W over groups as scipy CSR, float64, None if they are more than ``most``.
+    """Return the sums of W over groups as scipy CSR, float32.
 
     Parameters
     ----------
     edges : tuple of ndarray (indptr, indices, weights)
-        Rows of W.
+        Rows of W, or a single weight of all entries.
     of_rows, of_columns : ndarray of int32
         The groups of these rows, and of all columns.
     count : int
         Number of groups.
-    most : int
-        Entries, counted before those of different parts of the rows are added up.
     """
-    from scipy.sparse import coo_array, csc_array, csr_array
+    from scipy.sparse import csc_array, csr_array
 
     indptr, indices, weights = edges
-    parts: list[Any] = []
-    for start, stop in block_bounds(len(of_rows), _ROWS):
-        n_rows, begin, end = stop - start, int(indptr[start]), int(indptr[stop])
-        pointers = (indptr[start : stop + 1] - begin).astype(np.int32)
-        entries = np.ones(end - begin) * weights[0 if len(weights) == 1 else slice(begin, end)]
-        values = (entries, of_columns[indices[begin:end]])
-        to_groups = csr_array((*values, pointers), (n_rows, count))
-        each = np.arange(n_rows + 1, dtype=np.int32)
-        ones = (np.ones(n_rows), of_rows[start:stop], each)
-        members = csc_array(ones, (count, n_rows)).tocsr()
-        parts.append((members @ to_groups).tocoo())
-        if sum(part.nnz for part in parts) > most:
+    n_rows = len(of_rows)
+    entries = np.ones(len(indices), np.float32) * weights.astype(np.float32)
+    to_groups = csr_array((entries, of_columns[indices], indptr), (n_rows, count))
+    ones = (np.ones(n_rows, np.float32), of_rows, np.arange(n_rows + 1, dtype=np.int32))
+    return csc_array(ones, (count, n_rows)).tocsr() @ to_groups
+
+
+def _sum_of(parts: Iterable[Any], most: int) -> Any:
+    """Return the sum of sparse matrices, None once they have more than ``most`` entries.
+
+    Those of about the same size are added, so that each entry is copied a few times only.
+    """
+    sums: list[Any] = []
+    for part in parts:
+        sums.append(part)
+        while len(sums) > 1 and sums[-2].nnz < 2 * sums[-1].nnz:
+            sums.append(sums.pop() + sums.pop())
+        if sum(part.nnz for part in sums) > most:
             return None
-    data, row, col = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "row", "col")
-    )
-    return coo_array((data, (row, col)), (count, count)).tocsr()
+    while len(sums) > 1:
+        sums.append(sums.pop() + sums.pop())
+    return sums[0]
 
 
 def coarse_start(
@@ -191,20 +193,27 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
     labels, count = group_rows(
         lambda: ((first, csr[0], csr[1]) for first, csr in products.pieces()), n
     )
-    most = min(_MOST_ENTRIES * n, (room - _ROW_BYTES * n) // _ENTRY_BYTES)
+    free = room - products.nbytes - _ROW_BYTES * n
     if count > _MOST_ROWS * n:
         return 0
-    W: Any = None
-    for first, (indptr, indices, weights, degrees) in products.pieces():
-        own = labels[first : first + len(degrees)]
-        part = coarse_rows((indptr, indices, weights), own, labels, count, most)
-        W = part if W is None or part is None else W + part
-        if W is None or W.nnz > most:
-            return 0
+    most = min(_MOST_ENTRIES * n, free // _ENTRY_BYTES)
+    W = _sum_of(_coarse_parts(products, labels, count), most)
+    if W is None:
+        return 0
     # The diagonal counts: degrees are the sums of all entries of a row.
-    AffinityMatrix.store(W, np.asarray(W.sum(axis=1)).ravel(), Scratch(folder))
+    AffinityMatrix.store(W, W @ np.ones(count), Scratch(folder))
     groups.write(0, labels if products.place is None else labels[products.place])
     return count
+
+
+def _coarse_parts(products: Transition, labels: np.ndarray, count: int) -> Iterator[Any]:
+    """Yield the sums over groups of some rows of W after the other."""
+    for first, (indptr, indices, weights, degrees) in products.pieces():
+        for start, stop in block_bounds(len(degrees), _ROWS):
+            entries = slice(int(indptr[start]), int(indptr[stop]))
+            pointers = (indptr[start : stop + 1] - indptr[start]).astype(np.int32)
+            edges = pointers, indices[entries], weights if len(weights) == 1 else weights[entries]
+            yield coarse_rows(edges, labels[first + start : first + stop], labels, count)
 
 
 def _dense_task(goal: Goal, W: AffinityMatrix, out: ArrayRef) -> None:

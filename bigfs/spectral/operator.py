@@ -260,6 +260,11 @@ class _OrderedFile:
         read_into(file, begin + start * dtype.itemsize, values)
         return values
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self._indptr.nbytes + self.place.nbytes
+
     def pieces(self, n_rows: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield as `Transition.pieces` does, so many rows at a time."""
         is_alike = self._arrays[_WEIGHTS][1] == 1
@@ -299,6 +304,12 @@ class Transition:
         if self._ordered is not None and graph.in_memory:
             self._held = list(self._ordered.pieces(self.n_samples))
         self._step, self._gather = compiled_products()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held of W, or of the places of its rows."""
+        places = 0 if self._ordered is None else self._ordered.nbytes
+        return places + sum(part.nbytes for _, csr in self._held for part in csr)
 
     def pieces(self) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield the first row of each piece, and ``indptr, indices, weights, degrees``."""

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from bigfs import spectral_embedding
 from bigfs.core.units import GIB
 from bigfs.spectral import choice, coarse
-from bigfs.spectral.coarse import coarse_rows, group_rows, n_near
+from bigfs.spectral.coarse import _sum_of, coarse_rows, group_rows, n_near
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.spectral.operator import Storage
 from tests.spectral.test_chebyshev import neighbor_graph
@@ -60,16 +60,17 @@ def test_groups_are_the_same_of_rows_that_come_part_by_part(size: int) -> None:
     assert count == expected[1]
 
 
-def test_a_coarse_graph_has_the_sums_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coarse, "_ROWS", 7)
+def test_a_coarse_graph_has_the_sums_of_groups() -> None:
     generator = np.random.default_rng(0)
     W = csr_array(random_array((40, 55), density=0.3, rng=generator))
     of_rows, of_columns = generator.integers(8, size=40), generator.integers(8, size=55)
     members, others = np.eye(8)[of_rows], np.eye(8)[of_columns]
     of_rows, of_columns = of_rows.astype(np.int32), of_columns.astype(np.int32)
-    actual = coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, 8, 10**6)
-    np.testing.assert_allclose(actual.toarray(), members.T @ W.toarray() @ others)
-    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, 8, 20) is None
+    actual = coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, 8)
+    np.testing.assert_allclose(actual.toarray(), members.T @ W.toarray() @ others, rtol=1e-5)
+    parts = [actual, 2 * actual, actual]
+    np.testing.assert_allclose(_sum_of(parts, 10**6).toarray(), 4 * actual.toarray())
+    assert _sum_of(parts, actual.nnz - 1) is None
 
 
 @pytest.mark.parametrize("n_missing", [1, 2, 5, 8, 12, 20, 24, 30])

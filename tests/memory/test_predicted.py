@@ -126,7 +126,7 @@ def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], A
 
 def chebyshev_piece_by_piece(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W in order, read for each product."""
-    return _binary(place, 1_000_000, int(1.1 * GIB), False, "levels", 64)
+    return _binary(place, 1_000_000, int(1.12 * GIB), False, "levels", 64)
 
 
 def chebyshev_in_order_of_partitions(place: Place) -> tuple[StageCost, Callable[[], Any]]:

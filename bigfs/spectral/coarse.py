@@ -35,7 +35,9 @@ _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**16
 # Of an entry of a coarse graph while it is made: in a sum and its parts, some of them twice.
-_ENTRY_BYTES = 18
+_ENTRY_BYTES = 20
+# Measured: of an entry of some rows of the fine graph while their sums are made.
+_PART_BYTES = 40
 # Of a row of the fine graph: its group before and after the others have joined one.
 _ROW_BYTES = 8
 # Rounds of a rough solution, and the tolerance that they aim at.
@@ -193,7 +195,8 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
     labels, count = group_rows(
         lambda: ((first, csr[0], csr[1]) for first, csr in products.pieces()), n
     )
-    free = room - products.nbytes - _ROW_BYTES * n
+    of_part = _PART_BYTES * min(n, _ROWS) * graph.W.nnz // n
+    free = room - products.nbytes - _ROW_BYTES * n - of_part
     if count > _MOST_ROWS * n:
         return 0
     most = min(_MOST_ENTRIES * n, free // _ENTRY_BYTES)

@@ -113,7 +113,8 @@ def knn_graph(
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process; it decides the partitions.
     n_partitions : int or None, default=None
-        Partitions to begin with. None: as few as ``memory_limit`` allows.
+        Partitions to begin with. None: as few as ``memory_limit`` allows, of at most 2,097,152
+        rows where there are several.
     eps : float or None, default=None
         A row is copied to partitions whose center is within ``1 + eps`` times the distance to
         its nearest. None: 0.15, or 0.1 where that makes more than 1.4 copies of a row on

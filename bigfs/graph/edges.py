@@ -81,8 +81,8 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
         n_runs, sorting = -(-shape.n_blocks // per_run), _SORT_BYTES * per_run * entries
         what = "entries in order of groups of columns"
         order = Step(what, shape.read_bytes + sorting, n_runs, 1, shape.n_chunks)
-        # Rows, columns and values of every file are read for each group.
-        what, requests = f"a group of columns, one of {n_groups}", 3 * n_groups * n_runs
+        # A range of every file is read for each group.
+        what, requests = f"a group of columns, one of {n_groups}", n_groups * n_runs
         sums = Step(what, needed, n_groups, 0, requests, seconds=seconds)
         return StageCost((order, sums), shape.n_entries * (8 + shape.itemsize))
     edges = 2 * shape.rows * n_neighbors

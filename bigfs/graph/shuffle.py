@@ -1,8 +1,8 @@
 """A sort-based shuffle through scratch: each task writes one run, sorted by where rows go.
 
 A run is one file of records in the order of their targets, so that what one target takes from one
-run is one ranged read. There is no file per (run, target) pair, and
-every attempt of a task writes a file of its own: only committed ones are ever read.
+run is one ranged read. There is no file per (run, target) pair, and every attempt of a task writes
+a file of its own: only committed ones are ever read.
 """
 
 from __future__ import annotations

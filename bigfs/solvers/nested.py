@@ -21,7 +21,7 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
     ----------
     cross : ndarray of shape (n_order, n_columns), float64
         ``Z_S'Z``: products of the centered columns S of the path, in its order, with all columns.
-        Overwritten by what is returned.
+        In C order it is overwritten by what is returned.
     order : ndarray of shape (n_order,), int
         Places of S among the columns.
 
@@ -38,8 +38,8 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
     ``R^-T Z_S'Z``, row after row.
     """
     cross = np.ascontiguousarray(cross)
-    initial = cross[np.arange(len(order)), order]
-    _explain(cross, order, _DEPENDENT * initial, 0, len(order))
+    least = _DEPENDENT * cross[np.arange(len(order)), order]
+    _explain(cross, order, least, 0, len(order))
     return np.square(cross, out=cross)
 
 

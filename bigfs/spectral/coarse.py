@@ -33,9 +33,9 @@ _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
 # One of so many vectors beyond those wanted stays random.
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
-_ROWS = 2**16
-# Of an entry of a coarse graph while it is made: in a sum and its parts, some of them twice.
-_ENTRY_BYTES = 20
+_ROWS = 2**14
+# Measured: of an entry of a coarse graph while it is made, in sums of which two are added.
+_ENTRY_BYTES = 22
 # Measured: of an entry of some rows of the fine graph while their sums are made.
 _PART_BYTES = 40
 # Of a row of the fine graph: its group before and after the others have joined one.

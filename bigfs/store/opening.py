@@ -58,8 +58,6 @@ def open_uris(uri: str, options: Options) -> Source:
     sources = sources_of(uri)
     if sources is None:
         return _open_uri(uri, options)
-    from bigfs.store.opening import chain
-
     watch, parts, roles = Watch(uri), [], options.roles
     for source, partitions in zip(sources, _partitions(uri, sources), strict=True):
         file, _, variable = source.partition("::")

@@ -46,7 +46,6 @@ _EMPTY_TASKS = 4_000
 _ENTRIES = 1.5
 # What a client is assumed to have.
 _CLIENT_BYTES = 16 * GIB
-_NONE = {"seconds": 0.0}
 STAGES = ("data", "components", "graph", "spectral", "result", "curves")
 
 
@@ -88,7 +87,8 @@ def seconds_of(run: Path) -> tuple[dict[str, float], dict[str, Any]]:
     stages = json.loads((run / "manifest.json").read_text())["stages"]
     graph = json.loads((run / "graph.zarr" / "zarr.json").read_text())["attributes"]["graph"]
     # Components are a stage only where rows are compared by them.
-    seconds = {name: stages.get(name, _NONE)["seconds"] for name in STAGES if name != "graph"}
+    seconds = dict.fromkeys(STAGES, 0.0) | {name: stages[name]["seconds"] for name in stages}
+    del seconds["graph"]
     parts = graph.get("seconds", {})
     seconds |= {f"graph {name}": taken for name, taken in parts.items()}
     seconds["graph edges"] = stages["graph"]["seconds"] - sum(parts.values())

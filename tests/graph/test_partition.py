@@ -48,6 +48,16 @@ def test_the_plan_follows_from_shape_and_limit() -> None:
     assert _plan(10**9, 128, 4 * GIB).run_blocks > 1
 
 
+def test_rows_that_one_task_cannot_hold_are_divided_for_many_workers() -> None:
+    """A partition that holds all rows stays whole; one of several takes a minute or two."""
+    n, limit = 10**8, 64 * GIB
+    plan = _plan(n, 50, limit)
+    assert plan.capacity_rows == 2**21
+    assert plan.n_partitions >= n / 2**21
+    assert _plan(n, 50, limit, n_partitions=20).capacity_rows > 2**21
+    assert _plan(2**22, 50, limit).n_partitions == 1
+
+
 def test_what_cannot_be_planned() -> None:
     with pytest.raises(MemoryLimitError, match="Nothing has run. Set memory_limit to"):
         _plan(10_000, 10_000_000, GIB)

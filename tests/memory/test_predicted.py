@@ -134,6 +134,30 @@ def chebyshev_in_order_of_partitions(place: Place) -> tuple[StageCost, Callable[
     return _binary(place, 2_400_000, int(1.25 * GIB), False, "partitions", 32)
 
 
+def coarse_graph(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """The coarse graph of a W that is read, where it just fits."""
+    from dataclasses import replace
+
+    from bigfs.graph import affinity
+    from bigfs.runtime.execute import run_tasks
+    from bigfs.spectral.choice import choose_solver
+    from bigfs.spectral.coarse import _coarse_task
+    from bigfs.spectral.operator import store_graph
+
+    n, room, scratch = 1_000_000, 260_000_000, place.scratch()
+    W = affinity(place.graph(n, 10), scratch=scratch.child("W"))
+    storage = choose_solver("chebyshev", n, W.nnz, 10, LIMIT, True).storage
+    graph = store_graph(W, scratch, replace(storage, in_memory=False, order="levels"))
+    groups = scratch.create("groups", (n,), np.int32, 2**16)
+
+    def work() -> None:
+        folder = str(scratch.child("coarse").path)
+        [n_groups] = run_tasks(_coarse_task, [folder], graph, groups, room, label="coarse graph")
+        assert n_groups > 0, "it fits"
+
+    return _one(room, loads=KERNELS), work
+
+
 def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """New rows and a block beside them."""
     from bigfs.graph.update import update_bytes, update_graph
@@ -235,6 +259,7 @@ LONG = (
                 graph_of_grown_rows,
                 chebyshev_of_binary_weights,
                 chebyshev_piece_by_piece,
+                coarse_graph,
             )
         ),
         *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),

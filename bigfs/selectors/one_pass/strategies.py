@@ -1,7 +1,7 @@
 """Scores from one pass: over the edges of the graph, for variances, or for the Gram matrix.
 
-On the Gram matrix the client runs Q-alpha; where rows are few, on these. It
-finds feature weights that sharpen the spectrum.
+On the Gram matrix the client runs Q-alpha; where rows are few, on these. It finds feature weights
+that sharpen the spectrum.
 """
 
 from __future__ import annotations

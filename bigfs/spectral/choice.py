@@ -30,8 +30,6 @@ ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4, CACHE_LINE // 8)
 _ORDER_BYTES, _PLACE_BYTES, _PIECE_BYTES = 64, 40, 64 * MIB
 # What a row takes while the connected components are found.
 _COMPONENT_BYTES = 24
-# Measured: what a worker's allocator holds of the stages before, beyond a fresh worker's.
-_HELD_BYTES = 8 * MIB
 # Entries of W for each neighbor of a row.
 _ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
 # Rounds of the filter: typical, no bound.
@@ -76,7 +74,7 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     # Products of a block of rows, float64, as they are written.
     of_block = min(8 * BLOCK_VALUES, vectors)
     if storage.order == "none":
-        return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES + _HELD_BYTES
+        return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES
     of_graph = n_entries * (4 if binary else 12)
     # Rows of W that are put in order, and those that they are found among.
     of_order = _PLACE_BYTES * n_samples + 12 * min(n_entries, SLICE_ENTRIES) + _PIECE_BYTES // 2
@@ -87,7 +85,7 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     else:  # the piece of W that is read, and the one before it
         of_pieces = 2 * PIECE_ROWS * (of_graph // n_samples + 16)
         of_panels = vectors + 8 * n_samples + of_pieces
-    return max(of_order, of_panels) + of_block + _HELD_BYTES
+    return max(of_order, of_panels) + of_block
 
 
 def rows_bytes(n_samples: int, n_components: int) -> int:

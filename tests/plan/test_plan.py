@@ -13,7 +13,7 @@ import pytest
 
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.core.memory import baseline_bytes, task_budget
+from bigfs.core.memory import BUFFER_BYTES, baseline_bytes, task_budget
 from bigfs.core.units import GIB, MIB, format_seconds, parse_bytes
 from bigfs.evaluate.stage import stages_of
 from bigfs.plan.plan import Place, make_plan
@@ -55,7 +55,7 @@ def _plan_of(needed: int, place: Place, *, tasks: int = 10, **cost: Any) -> Any:
 
 def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
     single = _plan_of(500 * MIB, Place(4 * GIB))
-    assert single.stages[0].predicted_peak_bytes == baseline_bytes() + (500 + 24) * MIB
+    assert single.stages[0].predicted_peak_bytes == baseline_bytes() + 500 * MIB + BUFFER_BYTES
     two = _plan_of(500 * MIB, Place(4 * GIB, threads=2))
     assert two.predicted_peak_bytes - single.predicted_peak_bytes == 500 * MIB
     alone = _plan_of(500 * MIB, Place(4 * GIB, threads=2), tasks=1)
@@ -72,7 +72,7 @@ def test_processes_stay_larger_after_a_stage_that_compiles():
     ]
     graph, spectral = make_plan(stages, SHAPE, Place(4 * GIB)).stages
     assert graph.predicted_peak_bytes == spectral.predicted_peak_bytes
-    assert graph.predicted_peak_bytes == baseline_bytes(compiled=True) + 124 * MIB
+    assert graph.predicted_peak_bytes == baseline_bytes(compiled=True) + 100 * MIB + BUFFER_BYTES
 
 
 def test_what_is_kept_between_passes_takes_only_what_is_free():
@@ -87,8 +87,8 @@ def test_nothing_is_kept_yet_beside_the_steps_before():
         stage = _stage("result", StageCost(steps, keeps_bytes=kept))
         return make_plan([stage], SHAPE, Place(4 * GIB)).predicted_peak_bytes
 
-    assert peak(500 * MIB, 300 * MIB) == baseline_bytes() + (500 + 24) * MIB
-    assert peak(500 * MIB, 700 * MIB) == baseline_bytes() + (100 + 700 + 24) * MIB
+    assert peak(500 * MIB, 300 * MIB) == baseline_bytes() + 500 * MIB + BUFFER_BYTES
+    assert peak(500 * MIB, 700 * MIB) == baseline_bytes() + (100 + 700) * MIB + BUFFER_BYTES
 
 
 def test_a_process_runs_fewer_tasks_at_once_where_they_would_not_fit():
@@ -105,7 +105,7 @@ def test_a_process_runs_fewer_tasks_at_once_where_they_would_not_fit():
         (Place(4 * GIB, limits={"tcp://a:1": GIB}), "Worker tcp://a:1 has 1 GiB and stage 'graph'"),
         (
             Place(4 * GIB, limits={"this machine": 2 * GIB}, shared=2),
-            "This machine has 2 GiB and stage 'graph' needs 2 workers of 1.36 GiB",
+            "This machine has 2 GiB and stage 'graph' needs 2 workers of 1.37 GiB",
         ),
     ],
 )

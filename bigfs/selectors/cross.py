@@ -127,16 +127,15 @@ def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
     moments, n = csr_moments(X), X.shape[0]
     entries = centered_entries(X)
     mean = np.asarray(entries.sum(axis=0)) / n  # of what is not centered yet
-    transposed, side = entries.T.tocsr(), entries[:, features].tocsc()
-    cross = np.empty((X.shape[1], len(features)), order="F")
+    side = entries[:, features].T.tocsr()
+    cross = np.empty((len(features), X.shape[1]))
     for begin in range(0, len(features), GROUP):
-        part = features[begin : begin + GROUP]
-        products = (transposed @ side[:, begin : begin + GROUP].tocsr()).toarray()
-        products -= np.multiply.outer(n * mean, mean[part])
-        cross[:, begin : begin + GROUP] = products
-    cross[moments.constant] = 0.0
-    cross[:, moments.constant[features]] = 0.0
-    return Cross(moments.count, moments.mean, moments.mean[features], cross, moments.squares)
+        group = slice(begin, begin + GROUP)
+        (side[group] @ entries).toarray(out=cross[group])
+        cross[group] -= np.multiply.outer(mean[features[group]], n * mean)
+    cross[:, moments.constant] = 0.0
+    cross[moments.constant[features]] = 0.0
+    return Cross(moments.count, moments.mean, moments.mean[features], cross.T, moments.squares)
 
 
 def merge_cross(a: Cross, b: Cross) -> Cross:

@@ -335,7 +335,7 @@ def test_nothing_to_tell_apart_is_refused() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("method", [LFS, GFSKMeans])
 @pytest.mark.parametrize("kind", ["flags", "counts"])
-def test_rounding_decides_nothing_where_rows_are_as_near_to_several_clusters(
+def test_rounding_decides_nothing_where_rows_are_near_several_clusters(
     kind: str, method: Any
 ) -> None:
     rng = np.random.default_rng(0)

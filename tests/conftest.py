@@ -48,7 +48,7 @@ SECOND_TIER = (
     "test_held_objects.py",
 )
 
-# Tests of many cases that are alike: of these the second tier takes each so-manieth, from the first
+# Tests with many cases of a kind: the second tier takes every k-th of these, from the first
 # on, and a run by hand (`-m slow`) all others. Every method, kind and strategy has its share.
 SAMPLED = {
     "cluster/test_callers.py::test_a_fit_ends_with_the_same_result": 3,

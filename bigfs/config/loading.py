@@ -10,6 +10,7 @@ import copy
 import os
 import re
 from collections.abc import Iterable
+from numbers import Number
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,10 +44,21 @@ def read_settings(source: Any, overrides: Iterable[str] = ()) -> dict[str, Any]:
         raise ConfigError(
             f"a configuration is the path of a YAML file or a dict. Got {type(source).__name__}."
         )
-    settings = copy.deepcopy(source) if isinstance(source, dict) else _read_file(source)
+    settings = _plain(source) if isinstance(source, dict) else _read_file(source)
     for override in overrides:
         _override(settings, override)
     return settings
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of settings from Python, with paths and NumPy's numbers as YAML has them."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Number) and hasattr(value, "item"):
+        return value.item()
+    return copy.deepcopy(value)
 
 
 def _read_file(path: str | Path) -> dict[str, Any]:

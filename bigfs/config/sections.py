@@ -383,7 +383,8 @@ class Auto(Section):
         The curve over the number of features that decides; that of stability is of fits on
         samples, as its section says.
     share
-        Share of the curve's plateau that is enough.
+        Share of the curve's plateau that is enough. The plateau of explained_variance is the
+        variance of the other features that the selected ones explain beyond chance, at most.
     at_most
         The most features to look at.
     """

@@ -143,11 +143,22 @@ class Plots:
         Returns
         -------
         ax : Axes
+
+        Raises
+        ------
+        InputError
+            If there is not one label for each row.
         """
         sample = self.sample()
         groups, named = sample.groups, sample.group_name
         if labels is not None:
-            values, groups = np.unique(np.asarray(labels)[sample.rows], return_inverse=True)
+            known = np.asarray(labels)
+            if known.shape != (sample.n_samples,):
+                raise InputError(
+                    f"labels must hold one for each of the {sample.n_samples:,} rows. Got shape "
+                    f"{known.shape}."
+                )
+            values, groups = np.unique(known[sample.rows], return_inverse=True)
             named = "labels"
         ax = _axes(ax, (6, 4.4))
         for group in np.unique(groups).tolist():
@@ -337,21 +348,26 @@ def plot(selector: Any, X: Any = None) -> Plots:
     >>> ax = bigfs.plot(selector).mask((8, 8))
     >>> ax = bigfs.plot(selector, X).map()
     """
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(selector, "ranking_")
     ranking = selected_first(selector.ranking_, selector.selected)
-    features = getattr(selector, "feature_names_in_", range(len(ranking)))
+    features = getattr(selector, "feature_names_in_", None)
+    names = None if features is None else [str(name) for name in features]
 
     @cache
     def sample() -> Sample:
         if X is None:
             raise InputError("This picture shows rows: give the data, bigfs.plot(selector, X).")
-        return sample_of(X, ranking, len(selector.selected), getattr(selector, "labels_", None))
+        labels = getattr(selector, "labels_", None)
+        return sample_of(X, ranking, len(selector.selected), labels, names)
 
     return Plots(
         type(selector).__name__,
         selector.scores_,
         ranking,
         len(selector.selected),
-        [str(name) for name in features],
+        names or [str(feature) for feature in range(len(ranking))],
         getattr(selector, "curves_", None),
         sample,
     )

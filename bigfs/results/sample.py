@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError
+from bigfs.core.errors import BigfsError, InputError
 from bigfs.results.export import open_run_data
 from bigfs.store.labels import load_labels
-from bigfs.store.source import RandomAccessSource, Source, open_matrix
+from bigfs.store.source import RandomAccessSource, Source, listed, open_matrix
 
 if TYPE_CHECKING:
     from bigfs.results.result import Result
@@ -31,6 +31,8 @@ class Sample:
 
     Attributes
     ----------
+    n_samples : int
+        Rows of the data.
     rows : ndarray of shape (n_rows,), int64
         Their numbers in the data.
     X : ndarray of shape (n_rows, n_features), float64
@@ -47,6 +49,7 @@ class Sample:
         The cluster of each row; ``group_name`` says whose clusters.
     """
 
+    n_samples: int
     rows: np.ndarray
     X: np.ndarray
     mean: np.ndarray
@@ -77,7 +80,9 @@ def sample_of_result(result: Result) -> Sample:
     return _sample(source, ranges, ranking, n_selected, known, embedding, n_clusters)
 
 
-def sample_of(X: Any, ranking: np.ndarray, n_selected: int, labels: Any) -> Sample:
+def sample_of(
+    X: Any, ranking: np.ndarray, n_selected: int, labels: Any, names: list[str] | None
+) -> Sample:
     """Return a sample of the rows that a selector was fitted to.
 
     Parameters
@@ -88,17 +93,41 @@ def sample_of(X: Any, ranking: np.ndarray, n_selected: int, labels: Any) -> Samp
     n_selected : int
     labels : array of shape (n_samples,) or None
         Clusters of the rows, by the method.
+    names : list of n_features str or None
+        Of the features; columns are found by them where the data have names too.
+
+    Raises
+    ------
+    InputError
+        If the data have other features than these.
     """
     source = open_matrix(X)
+    columns = _columns_of(source, len(ranking), names)
     n_samples = source.n_samples
     if n_samples is None:  # a file of rows in order: counted first
         n_samples = sum(len(block) for block in source.iter_blocks(_SAMPLE_ROWS))
     ranges = _ranges(n_samples, source.n_features)
     known = None
-    if labels is not None:
+    if labels is not None and labels.shape[0] == n_samples:  # else rows were left out
         parts = [np.asarray(labels[start:stop]) for start, stop in ranges]
         known = np.concatenate(parts).astype(np.int64), "clusters of the method"
-    return _sample(source, ranges, ranking, n_selected, known)
+    return _sample(source, ranges, ranking, n_selected, known, columns=columns)
+
+
+def _columns_of(source: Source, n_features: int, names: list[str] | None) -> list[int] | None:
+    """Return the places of the features in data that have names, None where all are in place."""
+    own = source.feature_names
+    if names and own and own != names:
+        places = {name: j for j, name in enumerate(own)}
+        missing = [name for name in names if name not in places]
+        if missing:
+            raise InputError(f"X has no column {listed(missing)}. The selector was fitted to it.")
+        return [places[name] for name in names]
+    if source.n_features != n_features:
+        raise InputError(
+            f"X has {source.n_features:,} features, and the selector was fitted to {n_features:,}."
+        )
+    return None
 
 
 def selected_first(ranking: np.ndarray, selected: np.ndarray) -> np.ndarray:
@@ -115,9 +144,11 @@ def _sample(
     known: tuple[np.ndarray, str] | None,
     embedding: np.ndarray | None = None,
     n_clusters: int = 1,
+    columns: list[int] | None = None,
 ) -> Sample:
     """Read the rows of some ranges and compute what pictures show of them."""
     values = _read(source, ranges).astype(np.float64)
+    values = values if columns is None else values[:, columns]
     mean = values.mean(axis=0)
     X = values - mean
     deviation = X.std(axis=0)
@@ -133,6 +164,7 @@ def _sample(
     groups, group_name = known or _clustered(points if embedding is None else embedding, n_clusters)
     order = ranking[: min(MOST_FEATURES, max(1, len(X) // 3))].tolist()
     return Sample(
+        source.n_samples or ranges[-1][1],
         np.concatenate([np.arange(*bounds) for bounds in ranges]),
         X,
         mean,

@@ -93,7 +93,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         features of different units, else "none"; see `preprocess_`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
-        left out. `transform` keeps NaN.
+        left out. With all but "error" `transform` keeps NaN.
     redundancy : float or None, default=None
         Pass over a feature whose absolute correlation with a better one that is kept is above
         this, such as 0.95; where too few are left, the best of those passed over fill up.
@@ -475,7 +475,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             If ``X`` has not as many columns as features are selected.
         """
         kept = self.get_support(indices=True)
-        X = check_array(plain(X), dtype=None, accept_sparse="coo")
+        X = check_array(plain(X), dtype=None, accept_sparse="coo", ensure_all_finite=False)
         if X.shape[1] != len(kept):
             raise ValueError(
                 f"X has {X.shape[1]} features, but {len(kept)} are selected by "

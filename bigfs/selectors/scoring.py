@@ -215,6 +215,11 @@ class Scoring:
                 "All scores are 0: no feature varies, or the method does not distinguish them. The "
                 "ranking is the order of the columns."
             )
+        if result.details.get("converged") is False:
+            warnings.append(
+                f"The iteration ended before it converged: raise {selection.method}.max_iter (in "
+                "Python max_iter)."
+            )
         source, n_selected = blocks.source, selection.n_features_to_select
         if self.chosen_later and isinstance(source, SparseSource) and source.holds_counts():
             warnings.append(

@@ -11,7 +11,7 @@ from bigfs.core.cost import StagePlan
 from bigfs.core.memory import check_fits
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import in_stage
-from bigfs.stages.stage import Base, Inputs, Stage
+from bigfs.stages.stage import Base, Inputs, Stage, StageStrategy
 from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
 
@@ -124,6 +124,9 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
+        stages = list(stages)
+        if self._memory_limit is not None and plan is None:
+            self._check_all_fit(stages, self._memory_limit)
         kept = {"base": self._base, "keeps_start": self._keeps_start}
         inputs = Inputs(self.blocks, **kept)  # type: ignore[arg-type]  # None: its stages read none
         before = self._data_key
@@ -147,22 +150,37 @@ class Engine:
             self.used.add(name)
         return inputs.finished
 
+    def _check_all_fit(self, stages: list[Stage], memory_limit: int) -> None:
+        """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
+        steps = [
+            (step.task_bytes, stage.name, step.what)
+            for stage in stages
+            for step in getattr(self._chosen(stage).cost(), "steps", ())
+        ]
+        if steps:
+            needed, name, what = max(steps)
+            check_fits(name, needed, memory_limit, what)
+
+    def _blocks_of(self, stage: Stage) -> RowBlocks | None:
+        """Return the data as a stage takes them."""
+        blocks = self.blocks
+        if blocks is None or (blocks.sparse and stage.takes_entries(blocks.layout)):
+            return blocks
+        return blocks.dense()
+
+    def _chosen(self, stage: Stage) -> StageStrategy:
+        """Return the strategy of a stage that no plan has chosen."""
+        blocks = self._blocks_of(stage)
+        return stage.choose(None if blocks is None else blocks.layout)
+
     def _do(
         self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
     ) -> None:
         """Run one stage; if the input file changed meanwhile, the result is not committed."""
-        blocks = self.blocks
+        blocks = self._blocks_of(stage)
         if blocks is not None:
-            entries = blocks.sparse and stage.takes_entries(blocks.layout)
-            blocks = inputs.blocks = blocks if entries else blocks.dense()
-        if planned is not None:
-            strategy = planned.strategy
-        else:
-            strategy = stage.choose(None if blocks is None else blocks.layout)
-            if self._memory_limit is not None:
-                # A task of the stage, or what the client does, may not fit.
-                for step in getattr(strategy.cost(), "steps", ()):
-                    check_fits(stage.name, step.task_bytes, self._memory_limit, step.what)
+            inputs.blocks = blocks
+        strategy = planned.strategy if planned is not None else self._chosen(stage)
         with self.store.writing(name, key, stage, inputs, planned) as out:
             with single_thread():
                 strategy.run(inputs, out)

@@ -438,7 +438,7 @@ def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
     """Return the steps of `finished_affinity`: those of affinities, of the largest strip."""
     mean = mean_neighbors(graph)
     rows = min(graph_block_rows(mean), graph.n_samples)
-    largest = -(-graph.block_entries(rows) // rows)
+    largest = max(1, -(-graph.block_entries(rows) // rows))
     n_rows = -(-graph.n_samples * mean // largest)  # as many entries, at so many a row
     return tuple(affinity_steps(max(n_rows, rows), largest, weight))
 

@@ -269,7 +269,7 @@ def roles_of(
         entries = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
         entries = () if value is None else tuple(entries)
         if not all(isinstance(name, str) and name for name in entries):
-            raise InputError(f"{what} must be names of columns. Got {value!r}.")
+            raise InputError(f"{what} must be names of columns, as texts. Got {value!r}.")
         return entries
 
     if index is not None and not (isinstance(index, str) and index):

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -218,6 +219,12 @@ def test_a_file_that_is_not_there(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="Cannot read"):
         load_config(tmp_path / "binary.yaml")
+
+
+def test_numbers_of_numpy_and_paths_are_those_of_yaml(tmp_path):
+    given = {"run": tmp_path / "r", "input": {"uri": Path("x.npy")}, "n_features_to_select": 3}
+    plain = {"run": str(tmp_path / "r"), "input": {"uri": "x.npy"}, "n_features_to_select": 3}
+    assert load_config({**given, "n_features_to_select": np.int64(3)}) == load_config(plain)
 
 
 def test_config_is_frozen():

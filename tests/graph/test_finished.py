@@ -238,7 +238,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
     alone[7], alone[:, 7] = 0, 0
     path = stored(
         tmp_path, connectivities=weights(), negative=negative, dense=np.eye(N), nan=missing,
-        alone=sp.csr_matrix(alone), columns=sp.csc_matrix(weights()),
+        alone=sp.csr_matrix(alone), columns=sp.csc_matrix(weights()), empty=sp.csr_matrix((N, N)),
     )  # fmt: skip
     import h5py
 
@@ -251,6 +251,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         "negative": r"obsp/negative: row \d+, column \d+ is -0.5",
         "nan": "is nan. Weights and distances must be finite",
         "alone": "Row 7 of the graph has degree 0: .*obsp/alone has no edge",
+        "empty": "Row 0 of the graph has degree 0",
         "dense": "obsp/dense is no sparse matrix by rows",
         "columns": "Store it as csr_matrix",
     }.items():

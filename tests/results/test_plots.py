@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 
 import bigfs
 from bigfs.core.errors import InputError
@@ -140,3 +141,38 @@ def test_rows_of_a_file_in_order_are_those_of_the_array(tmp_path: Path) -> None:
     assert len(kept.rows) == 2000
     np.testing.assert_array_equal(of_file.rows, kept.rows)
     np.testing.assert_allclose(of_file.mean, X[kept.rows].mean(axis=0))
+
+
+def test_columns_are_found_by_their_names(digits: np.ndarray) -> None:
+    frame = pd.DataFrame(digits, columns=[f"p{i}" for i in range(digits.shape[1])])
+    selector = bigfs.MaxVariance(9, verbose=0).fit(frame)
+    expected = bigfs.plot(selector, frame).sample().correlation
+    turned = bigfs.plot(selector, frame[frame.columns[::-1]]).sample().correlation
+    np.testing.assert_allclose(turned, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("others", "error"),
+    [
+        (lambda X: X[:, :5], "X has 5 features, and the selector was fitted to 64"),
+        (lambda X: np.hstack([X, X]), "X has 128 features"),
+        (lambda X: pd.DataFrame(X).add_prefix("z"), "X has no column p0, p1"),
+    ],
+)
+def test_data_with_other_features_are_refused(digits: np.ndarray, others: Any, error: str) -> None:
+    frame = pd.DataFrame(digits).add_prefix("p")
+    selector = bigfs.MaxVariance(9, verbose=0).fit(frame)
+    with pytest.raises(InputError, match=error):
+        bigfs.plot(selector, others(digits)).map()
+
+
+def test_labels_are_one_for_each_row(digits: np.ndarray) -> None:
+    plots = bigfs.plot(bigfs.MaxVariance(9, verbose=0).fit(digits), digits)
+    assert plots.map(labels=np.arange(len(digits)) % 3)
+    with pytest.raises(InputError, match=f"one for each of the {len(digits):,} rows"):
+        plots.map(labels=np.zeros(len(digits) + 1))
+
+
+def test_a_selector_that_is_not_fitted_is_named() -> None:
+    with pytest.raises(NotFittedError, match="MaxVariance"):
+        bigfs.plot(bigfs.MaxVariance(9))

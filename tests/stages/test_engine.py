@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from threadpoolctl import threadpool_info
 
+from bigfs.core.cost import StageCost, Step
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.units import GIB
 from bigfs.stages.engine import Engine, TemporaryStages
-from bigfs.stages.stage import Inputs, unplanned_stage
+from bigfs.stages.stage import Inputs, Stage, unplanned_stage
 from bigfs.store.scratch import Scratch
 
 
@@ -23,3 +28,25 @@ def test_what_the_client_does_in_a_stage_has_one_thread(tmp_path: Path) -> None:
     Engine(TemporaryStages(Scratch(tmp_path)), None).run([stage])
     assert threads
     assert set(threads) == {1}
+
+
+def test_what_does_not_fit_is_refused_before_any_stage_runs(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @dataclass
+    class Needing:
+        needed: int
+
+        def cost(self) -> StageCost:
+            return StageCost((Step(f"{self.needed:,} bytes", self.needed),))
+
+        def run(self, inputs: Inputs, out: Scratch) -> None:
+            ran.append("ran")
+
+    stages = [
+        Stage(str(size), 1, {}, lambda shape, size=size: Needing(size)) for size in (1, 2 * GIB, 9)
+    ]
+    engine = Engine(TemporaryStages(Scratch(tmp_path)), None, memory_limit=GIB)
+    with pytest.raises(MemoryLimitError, match=f"Stage '{2 * GIB}'"):
+        engine.run(stages)
+    assert not ran

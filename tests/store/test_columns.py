@@ -101,7 +101,7 @@ def test_all_columns_without_numbers_are_named_with_the_setting_that_cures(
         ({"columns": ["g9"]}, "no column 'g9'. It has id, city"),
         ({"index": "cityy"}, "no column 'cityy'; did you mean 'city'"),
         ({"columns": ["!*"]}, "no column is left"),
-        ({"columns": 3}, "columns must be names of columns. Got 3"),
+        ({"columns": 3}, "columns must be names of columns, as texts. Got 3"),
     ],
 )
 def test_names_that_are_not_there(roles: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -180,3 +180,19 @@ def test_a_pipeline_keeps_the_names_and_notices_the_setting(tmp_path: Path) -> N
     assert other.feature_names == ["a", "ok", "city", "size", "b"]
     with pytest.raises(ConfigError, match="input.dates"):
         bigfs.run(settings, overrides=["input.dates=days"])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array(["01000", "02000", "03000"], dtype="string"),
+        pd.Categorical([1, 2, 3]),
+        np.array(["1", "2", "3"], dtype=object),
+    ],
+    ids=["string", "category", "object"],
+)
+def test_texts_that_look_like_numbers_are_none_in_a_fit_too(column: Any) -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "zip": column})
+    for use in (bigfs.MaxVariance(1).fit, bigfs.open_matrix):
+        with pytest.raises(InputError, match="column 'zip' holds"):
+            use(frame)

@@ -204,23 +204,11 @@ def _plain_frame(frame: Any) -> Any:
 
 
 def refuse_texts(X: Any) -> None:
-    """Raise InputError if columns of a pandas frame hold texts, dates or categories of texts."""
-    if not is_pandas(X):
-        return
-    import pandas as pd
-
-    unusable = {}
-    for position, (name, dtype) in enumerate(X.dtypes.items()):
-        if getattr(dtype, "kind", "O") in "fiub":
-            continue
-        column = X.iloc[:, position]
-        is_text = getattr(dtype, "kind", "O") in "mM"
-        if not is_text:  # objects may be numbers
-            numbers = pd.to_numeric(column.astype(object), errors="coerce")
-            is_text = bool((numbers.isna() & column.notna()).any())
-        if is_text:
-            unusable[str(name)] = f"{dtype}"
-    refuse_unusable(unusable, ALL_FEATURES, "X", dropped_by=_DROP)
+    """Raise InputError if columns of a pandas frame hold texts, dates or categories."""
+    if is_pandas(X):
+        kinds = zip(_texts_of(X.columns), X.dtypes, strict=True)
+        unusable = {n: str(kind) for n, kind in kinds if getattr(kind, "kind", "O") not in "fiub"}
+        refuse_unusable(unusable, ALL_FEATURES, "X", dropped_by=_DROP)
 
 
 class ArrowTable(Table):

@@ -8,7 +8,7 @@ from sklearn.datasets import load_iris
 from tests.bench import bench_how_many
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_planted_numbers_are_found() -> None:
     figures = bench_how_many.on_planted((3,), 1, 120, 12, n_pairs=2)
     assert figures["mixtures", "column_subset", "explained_variance", 3][0] in (3, 4)

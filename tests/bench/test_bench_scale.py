@@ -8,6 +8,7 @@ import pytest
 from tests.bench import bench_scale
 
 
+@pytest.mark.slow
 def test_a_scale_is_chosen_for_the_set_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_scale, "REPETITIONS", 1)
     monkeypatch.setattr(bench_scale, "ROWS", 150)

@@ -18,7 +18,7 @@ def test_paths_end_at_the_same_coefficients() -> None:
     assert min(measured["bigfs"], measured["scikit-learn"]) > 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_paths_of_many_more_features_than_rows_end_at_the_same_coefficients(data_dir: Path) -> None:
     X, _ = small_sets(data_dir, ["Prostate_GE"])["Prostate_GE"]()
     measured = paths(X, 200, repeats=1)
@@ -30,7 +30,7 @@ def test_m3fs_on_digits_is_timed_at_every_smoothness() -> None:
     assert all(0 < value < 60 for value in margins((1, 7), 5, 1.0))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_more_rows_give_the_same_bits_again() -> None:
     first, second = large(scale=20), large(scale=20)
     assert {name: checksum for name, (_, checksum) in first.items()} == {

@@ -26,6 +26,7 @@ SELECTORS = [
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
     from distributed import Client
 

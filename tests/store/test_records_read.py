@@ -254,11 +254,14 @@ def _killed_at(step: int, path: Path) -> bool:
 
 
 @pytest.mark.full
-def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(
+    tmp_path: Path, first: int
+) -> None:
     """Before every file that is written, renamed or removed, with a canary beside it all."""
-    step, over = 0, False
+    step, over = first - 3, False
     while not over:
-        step += 1
+        step += 3
         path = tmp_path / f"run-{step}"
         if step % 2:
             plant(path)
@@ -278,11 +281,12 @@ def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(tmp_path: Pa
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("first", [1, 6])
 def test_a_bucket_that_is_gone_after_any_request(
-    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     """As a kill is: nothing can be removed any more, and the next run goes on."""
-    answer, step, over = proxy._next, 1, False
+    answer, step, over = proxy._next, first, False
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 1000.0)
     monkeypatch.setattr(lease, "STALE_SECONDS", 0.2)  # a dead lease is watched for this long
     while not over:
@@ -315,7 +319,7 @@ def test_a_bucket_that_is_gone_after_any_request(
         assert own(place) == names, f"request {step}"
         assert RunDirectory(place).read().is_intact("graph")
         check(place)
-        step += 5
+        step += 10
     assert step > 40
 
 

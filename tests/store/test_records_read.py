@@ -255,7 +255,7 @@ def _killed_at(step: int, path: Path) -> bool:
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(
+def test_a_kill_at_any_step_leaves_what_the_next_run_goes_on_from(
     tmp_path: Path, first: int
 ) -> None:
     """Before every file that is written, renamed or removed, with a canary beside it all."""

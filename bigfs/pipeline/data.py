@@ -68,7 +68,11 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         directory.changes = f"input.uri is {current['uri']}, was {former.get('uri')}"
     else:
         directory.changes = f"the content of {config.input.uri} changed"
+    before = directory.manifest["stages"].get("data", {}).get("settings")
     path, key = _stored(directory, config, source)
+    settings = directory.manifest["stages"].get("data", {}).get("settings")
+    if before is not None and settings != before:
+        directory.changes = "settings of the input changed"
     if former.get("key") in (None, key):
         directory.changes = ""
     parts = parts_of(config.input.uri) if config.update is not None else None

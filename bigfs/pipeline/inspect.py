@@ -103,7 +103,12 @@ def _inspect_run(path: Location, verify: bool) -> str:
         lines.append(f"error: {manifest['error']}")
     if verify:
         lines += [_verified_stage(directory, name) for name in manifest["stages"]]
-    if directory.is_intact("result"):
+    damaged = [name for name in manifest["stages"] if not directory.is_intact(name)]
+    if damaged:
+        lines.append(
+            f"files are missing of: {', '.join(damaged)}; run it again: they are made anew"
+        )
+    if "result" in manifest["stages"] and not damaged:
         text = open_result(path).summary()
     elif status == "done" and (path / TABLE).exists():  # of a comparison
         text = read_output(path / TABLE).rstrip()

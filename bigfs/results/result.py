@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -529,8 +530,9 @@ def open_result(path: str | Location) -> Result:
             f"{path} holds a comparison. Its table has the scores of every method: see {TABLE} in "
             "it. Results come from 'bigfs run'."
         )
-    command = f"bigfs run {directory.path / CONFIG}"
-    again = f"Run it again with '{command}'; it continues where it stopped."
+    here = shlex.quote(f"run={directory.path}")
+    command = f"bigfs run {shlex.quote(str(directory.path / CONFIG))} --set {here}"
+    again = f"Run it again where it was started, with '{command}'; it continues where it stopped."
     if not directory.is_intact("result"):
         done = f"(finished stages: {', '.join(stages) or 'none'})"
         raise InputError(f"{path}: this run has no complete result {done}. {again}")

@@ -87,19 +87,23 @@ class _Conditions:
     def __init__(self, rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> None:
         self.R, D, P = rows.A.shape
         self.g, self.C, self.m, self.d = rows.bounds, C, m, d
-        self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
+        self.shape, self.fixed = (d, P), m >= d  # fixed: every sigma is 1
+        self.full = self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
+        if self.fixed and smooth is None and self.R < d * P:
+            # Only products of rows matter then, and rows of R numbers have the same.
+            values, vectors = np.linalg.eigh(self.full @ self.full.T)
+            self.flat, self.d = vectors * np.sqrt(np.maximum(values, 0.0)), self.R
         self.e = (np.arange(self.R) < rows.n_planes).astype(np.float64)
-        self.fixed = m >= d  # every sigma is 1
         self.n_intercepts = P * (D - d)
         self.F = np.hstack([rows.A[:, d:].reshape(self.R, self.n_intercepts), rows.free])
         # Second derivatives of the quadratic term: by V, by V and intercepts, by intercepts.
         n_free = self.F.shape[1]
         self.S = None if smooth is None else 2 * smooth[:d, :d]
-        coupling, self.curvature = np.zeros((n_free, d, P)), np.zeros(n_free)
+        self.coupling, self.curvature = np.zeros((n_free, self.flat.shape[1])), np.zeros(n_free)
         if smooth is not None and D > d:
+            coupling = self.coupling.reshape(n_free, d, P)
             coupling[np.arange(P), :, np.arange(P)] = 2 * smooth[:d, d]
             self.curvature[:P] = 2 * smooth[d, d]
-        self.coupling = coupling.reshape(n_free, d * P)
 
     def split(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the parts of values or multipliers that are those of sigma and of 1 - sigma."""
@@ -212,10 +216,12 @@ def interior_point(
                 r = replace(r, V=r.V + problem.split(first.values)[0][:, None] * first.u)
             step = system.solve(r, mu * share**3 - products - first.values * first.multipliers)
         point = point.plus(step, min(1.0, _TO_BOUNDARY * point.longest(step)))
-    V = best.V
+    V, x = best.V, best.multipliers[: problem.R]
+    if problem.flat is not problem.full:
+        V = (x @ problem.full).reshape(problem.shape)
     if problem.n_intercepts:
         V = np.vstack([V, best.f[: problem.n_intercepts]])
-    return InteriorPoint(V, best.multipliers[: problem.R], n_iter)
+    return InteriorPoint(V, x, n_iter)
 
 
 def _first(problem: _Conditions) -> _Unknowns:
@@ -338,7 +344,11 @@ class Inverse:
         self._U = u / np.sqrt(sigma * (a * sigma + squares))[:, None]
         if S is None:
             self._inner = 1 / (1 + squares / (a * sigma))
-        elif single:  # u u' is a number for each feature
+            weighted, along = N * np.sqrt(sigma)[:, None], np.vecdot(N, u)
+            weighted = weighted.reshape(len(N), -1)
+            self.products = weighted @ weighted.T + (along / a) @ along.T
+            return
+        if single:  # u u' is a number for each feature
             self._U = np.zeros_like(u)
             self._inner = np.ones(len(u))
             self._factor = _cholesky(_with_diagonal(S.copy(), 1 / (sigma + squares / a)))

@@ -220,7 +220,8 @@ def replaced_file(
         if sync:
             sync_path(place.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written nothing is there
+            partial.unlink(missing_ok=True)
         raise StorageError(f"Cannot write {place}: {error}.") from error
 
 

@@ -273,7 +273,8 @@ def check_new_file(place: Path, own: bytes | None = None) -> Path:
     with suppress(OSError, ValueError):
         if own is not None and own in read_head(target, _HEAD_BYTES):
             return target
-    raise InputError(f"{place} already exists, and bigfs did not write it. Give another name.")
+    whose = "" if own is None else ", and bigfs did not write it"
+    raise InputError(f"{place} already exists{whose}. Give another name.")
 
 
 def report_mark(run_id: str) -> str:

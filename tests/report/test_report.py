@@ -224,7 +224,8 @@ def test_the_command_writes_it_unless_told_not_to(bigfs_command, tmp_path: Path)
     assert place.read_text() == "mine"
     other = tmp_path / "other.html"
     assert bigfs_command("report", str(tmp_path / "run"), "-o", str(other)).code == 0
-    assert bigfs_command("report", str(tmp_path / "run"), "-o", str(other)).code == 2
+    again = bigfs_command("report", str(tmp_path / "run"), "-o", str(other))
+    assert again.code == 2 and "other.html already exists. Give another name." in again.err
     assert bigfs_command("report", str(tmp_path)).code == 2
     for output in (".", f"{tmp_path}/none/x.html", f"{tmp_path}/run/data.zarr/x.html"):
         assert bigfs_command("report", str(tmp_path / "run"), "-o", output).code == 2

@@ -130,7 +130,10 @@ def _names(file: Any) -> list[str] | None:
 def read_column(path: Location, name: str) -> np.ndarray:
     """Return a picture of classes as labels: that of its one band."""
     if name:
-        raise InputError(f"{path} has no column {name!r}: name the file alone.")
+        raise InputError(
+            f"{path} has no column {name!r}: a picture of classes is named alone, as labels, and a "
+            "mask of rows is an array, such as a .npy."
+        )
     with opened(path) as file, decoding(str(path)):
         if file.count != 1:
             raise InputError(f"{path} has {file.count} bands; classes are one band.")

@@ -48,34 +48,18 @@ SECOND_TIER = (
     "test_held_objects.py",
 )
 
-# Tests with many cases of a kind: the second tier takes every k-th of these, from the first
-# on, and a run by hand (`-m slow`) all others. Every method, kind and strategy has its share.
+# Tests with many cases of a kind: the second tier takes every k-th of these, from the first on, and
+# a run by hand (`-m slow`) all others. Tests of kills, ownership and memory are never among them.
 SAMPLED = {
     "cluster/test_callers.py::test_a_fit_ends_with_the_same_result": 3,
-    "cluster/test_kills.py::test_a_worker_killed_in_every_stage": 3,
-    "cluster/test_runs.py::test_an_interrupted_run_keeps_what_is_finished": 2,
-    "cluster/test_signals.py::test_a_signal_does_not_wait_for_a_compiled_kernel": 3,
-    "memory/test_predicted.py::test_measured_is_within_predicted": 2,
-    "memory/test_predicted_anndata.py::test_a_copy_takes_what_is_planned": 3,
-    "memory/test_predicted_lfs.py::test_the_first_step_of_a_search": 3,
-    "memory/test_predicted_methods.py::test_measured_is_within_predicted": 3,
-    "memory/test_predicted_stability.py::test_measured_is_within_predicted": 3,
     "pipeline/test_stale.py::test_every_setting_changed_alone_gives_what_a_fresh_run_gives": 6,
     "pipeline/test_templates.py::test_the_template_of_the_baselines_runs_with_each": 4,
     "selectors/test_lfs.py::test_rounding_decides_nothing_where_rows_are_near_several_clusters": 4,
     "selectors/test_missing.py::test_labels_of_all_rows_lose_those_that_are_dropped": 4,
     "selectors/test_ndfs.py::test_the_safe_objective_never_rises_on_images": 3,
-    "selectors/test_sparse.py::test_the_same_bits_whatever_the_workers": 3,
     "selectors/test_stability.py::test_every_method": 4,
     "selectors/test_stability.py::test_scikit_learn_contract": 5,
     "spectral/test_block.py::test_panels_of_any_width_have_the_same_bits": 4,
-    "store/test_hostile.py::test_a_damaged_manifest_is_named_and_fresh_starts_over": 5,
-    "store/test_hostile.py::test_what_a_file_announces_is_compared_before_it_is_read": 3,
-    "store/test_records_read.py::test_a_bucket_that_is_gone_after_any_request": 2,
-    "store/test_records_read.py::test_a_kill_at_any_step_leaves_what_the_next_run_goes_on_from": 3,
-    "store/test_records_read.py::test_a_manifest_that_names_what_is_elsewhere_is_damaged": 4,
-    "store/test_streaming.py::test_a_source_takes_what_is_planned": 2,
-    "store/test_streaming.py::test_memory_does_not_grow_with_the_file": 3,
     "test_any_data.py::test_every_method_on_any_data": 5,
     "test_any_data.py::test_neither_the_unit_nor_a_shift_of_the_data_matters": 4,
     "test_any_data.py::test_rounding_does_not_order_features_that_are_alike": 5,

@@ -23,7 +23,6 @@ from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
     IngestReport,
     ingest_bytes,
-    remove_abandoned,
     sources_in,
     write_store,
     writing_to,
@@ -87,8 +86,6 @@ def append_rows(matrix: Source, store: Location, missing: str, memory_limit: int
             f"{store}: missing = mean would be the means of the new rows alone. Append with "
             "missing = zero or drop_rows, or ingest all of it again."
         )
-    if isinstance(store, Path):
-        remove_abandoned(store)
     partial = store.with_name(f"{store.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         with Lease(store) as lease:

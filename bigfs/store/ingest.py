@@ -5,9 +5,6 @@ A sparse matrix becomes a store of CSR blocks (`bigfs.store.formats.csr_store`).
 
 from __future__ import annotations
 
-import glob
-import re
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,7 +28,6 @@ from bigfs.store.lease import LEASE
 from bigfs.store.location import (
     Location,
     as_location,
-    files_below,
     free_bytes,
     is_within,
     remove_tree,
@@ -56,8 +52,6 @@ from bigfs.store.values import checksum
 MISSING = ("error", "mean", "zero", "drop_rows")
 # Rows read at a time where only reading tells how many entries a row has.
 _FIRST_ROWS = 1024
-# What a store is called while it is written, and when a writer without a sign of life is dead.
-_PARTIAL, _ABANDONED_SECONDS = re.compile(r"\.partial-[0-9a-f]{8}"), 3600
 # Measured values take this share of their size at least, however they are packed.
 _PACKED = 200
 
@@ -244,25 +238,11 @@ def _check_free(matrix: Source, final: Location) -> None:
         )
 
 
-def remove_abandoned(final: Path) -> None:
-    """Remove what writers of a store that were killed have left beside it, an hour later."""
-    for folder in final.parent.glob(f"{glob.escape(final.name)}.partial-*"):
-        is_named = _PARTIAL.fullmatch(folder.name.removeprefix(final.name)) is not None
-        others = [name for name in beside_the_matrix(folder) if ".partial" not in name]
-        if not is_named or others or folder.is_symlink():
-            continue
-        stamps = [int(stamp) for _, stamp in files_below(folder).values()]
-        last = max([folder.stat().st_mtime_ns, *stamps])
-        if time.time_ns() - last > _ABANDONED_SECONDS * 10**9:
-            remove_tree(folder)
-
-
 @contextmanager
 def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a folder beside a store that takes its name when the block ends well."""
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
-    remove_abandoned(final)
     try:
         with writing_to(final):
             final.parent.mkdir(parents=True, exist_ok=True)

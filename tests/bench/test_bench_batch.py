@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from tests.bench.bench_batch_20gb import main
 

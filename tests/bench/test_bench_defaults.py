@@ -7,7 +7,7 @@ import pytest
 from tests.bench.bench_defaults import main
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     main(["mcfs", "--sets", "digits", "--values", "20000"])
     assert "best of all sets" in capsys.readouterr().out

@@ -17,7 +17,7 @@ def test_a_pass_in_one_block_costs_nothing_but_arithmetic() -> None:
 
 def test_cost_against_the_dense_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     [(dense, ours)] = bench_ndfs.dense(sizes=(1500,), d=32)
-    assert dense / ours > 2  # 6 where nothing runs beside it
+    assert dense / ours > 5
     assert "1,500" in capsys.readouterr().out
 
 

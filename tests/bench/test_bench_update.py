@@ -9,7 +9,7 @@ import pytest
 from tests.bench.bench_update import main
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_nights_of_a_series(tmp_path: Path) -> None:
     sizes = ["--rows", "3000", "--new", "60", "--features", "48", "--full", "2", "--drift", "2"]
     nights = [night for n in ("1", "2") for night in main([str(tmp_path), *sizes, "--nights", n])]

@@ -26,7 +26,6 @@ SELECTORS = [
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
     from distributed import Client
 

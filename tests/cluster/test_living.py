@@ -73,7 +73,6 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
 def test_runs_in_a_row_are_as_fresh_ones(cluster: str, folder: Path) -> None:
     expected = [_run(f"fresh-{i}", i) for i in range(len(_RUNS))]
     order = [i for turn in range(4) for i in range(len(_RUNS))[:: (-1) ** turn]]

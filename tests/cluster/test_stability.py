@@ -41,7 +41,6 @@ def undisturbed(config: dict[str, Any]) -> str:
     return run(config).features_csv()
 
 
-@pytest.mark.slow
 def test_the_bits_do_not_depend_on_the_workers(
     config: dict[str, Any], undisturbed: str, tmp_path: Path
 ) -> None:

@@ -222,6 +222,12 @@ def test_what_is_redone_is_what_changed_and_says_why(
     os.utime(tmp_path / "X.npy", ns=(1, 1))
     actual = _stages_redone(config, caplog)
     assert actual == dict.fromkeys(every, f"the content of {tmp_path / 'X.npy'} changed")
+    config |= {"input": {**config["input"], "rows": {"every": 2}}, "evaluate": None}
+    actual = _stages_redone(config, caplog)
+    assert actual.pop("data").startswith("rows is {'every': 2")
+    assert {actual[name] for name in ("graph", "spectral", "result", "curves")} == {
+        "settings of the input changed"
+    }
 
 
 @pytest.mark.parametrize("name", ["graph", "spectral", "result"])

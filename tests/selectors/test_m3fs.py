@@ -317,7 +317,7 @@ def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
-    with pytest.raises(MemoryLimitError, match="of 6,001 x 6,001"):
+    with pytest.raises(MemoryLimitError, match="6 matrices of 6,001 x 6,001 for smoothness"):
         M3FS(3, memory_limit="768 MiB", init="kmeans").fit(wide)
 
 

@@ -351,20 +351,25 @@ def test_the_same_bits_whatever_block_ends_first(
 
 @pytest.mark.full
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", ["mcfs omp", "laplacian_score", "ndfs"])
 def test_the_same_bits_whatever_the_workers(
-    cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distributed import Client
 
     monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)
     ingest(cells, tmp_path / "X.zarr", rows=20)  # more blocks than a sum takes at a time
-    settings = _settings(name, tmp_path / "X.zarr", "normalize_log1p")
+    names = ["mcfs omp", "laplacian_score", "ndfs"]
 
-    def scores(place: str) -> np.ndarray:
-        return bigfs.run({**settings, "run": f"{settings['run']}-{place}"}).scores
+    def scores(place: str) -> list[np.ndarray]:
+        results = []
+        for name in names:
+            settings = _settings(name, tmp_path / "X.zarr", "normalize_log1p")
+            run = f"{settings['run']}-{settings['method']}-{place}"
+            results.append(bigfs.run({**settings, "run": run}).scores)
+        return results
 
     expected = scores("threads")
     for n_workers in (1, 2, 4):
         with local_cluster(n_workers, 1, 4 * GIB) as cluster, Client(cluster):
-            np.testing.assert_array_equal(scores(f"{n_workers}"), expected)
+            for results, own in zip(scores(f"{n_workers}"), expected, strict=True):
+                np.testing.assert_array_equal(results, own)

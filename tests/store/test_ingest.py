@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -300,20 +298,3 @@ def test_a_store_is_not_written_into_what_it_is_read_from(tmp_path: Path) -> Non
     assert sorted(tmp_path.rglob("*")) == before
     ingest(source, source, overwrite=True, rows=2)  # which is written beside it
     assert verify(source).n_chunks == 3
-
-
-def test_what_killed_writers_left_goes_after_an_hour(tmp_path: Path) -> None:
-    np.save(tmp_path / "X.npy", np.eye(6))
-    ingest(tmp_path / "X.npy", tmp_path / "X.zarr")
-    old, fresh, others = (
-        tmp_path / f"X.zarr.partial-{name}" for name in ("0123abcd", "0123abce", "0123abcf")
-    )
-    for folder in (old, fresh, others):
-        shutil.copytree(tmp_path / "X.zarr", folder)
-    (others / "notes.txt").write_text("mine")
-    for folder in (old, others):
-        for path in (folder, *folder.rglob("*")):
-            os.utime(path, (0, 0))
-    ingest(tmp_path / "X.npy", tmp_path / "X.zarr", overwrite=True)
-    assert not old.exists()
-    assert fresh.exists() and others.exists()

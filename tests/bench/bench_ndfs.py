@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,26 @@ def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tup
         W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
         with single_thread():
             matrix = W.load().toarray()
-            began = time.process_time()
-            dense_ndfs(X, matrix, F, n_iter=2)
-            single = (time.process_time() - began) / 2
-        few, many = (_seconds(blocks, W, F, iterations) for iterations in (5, 35))
-        ours = (many - few) / 30
+            single = _slope(lambda count, X=X, F=F: dense_ndfs(X, matrix, F, n_iter=count), 1, 5)
+            ours = _slope(
+                lambda count, F=F: ndfs_scores(blocks, W, F, 10, max_iter=count, tol=0.0), 5, 65
+            )
         figures.append((single, ours))
         print(f"{n:>6,}{single:>13.3f}{ours:>12.4f}{single / ours:>13.0f}", flush=True)
     return figures
 
 
-def _seconds(blocks: RowBlocks, W: AffinityMatrix, F: np.ndarray, iterations: int) -> float:
-    began = time.process_time()
-    ndfs_scores(blocks, W, F, F.shape[1], max_iter=iterations, tol=0.0)
-    return time.process_time() - began
+def _slope(run: Callable[[int], Any], few: int, many: int, repetitions: int = 3) -> float:
+    """Return processor seconds of one iteration: the start is in both runs; median of three."""
+    run(few)  # compiles
+    slopes = []
+    for _ in range(repetitions):
+        times = [time.process_time()]
+        for count in (few, many):
+            run(count)
+            times.append(time.process_time())
+        slopes.append((times[2] - 2 * times[1] + times[0]) / (many - few))
+    return float(np.median(slopes))
 
 
 def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:

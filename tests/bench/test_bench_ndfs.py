@@ -16,9 +16,9 @@ def test_a_pass_in_one_block_costs_nothing_but_arithmetic() -> None:
 
 
 def test_cost_against_the_dense_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
-    [(dense, ours)] = bench_ndfs.dense(sizes=(1500,), d=32)
+    [(dense, ours)] = bench_ndfs.dense(sizes=(3000,), d=32)
     assert dense / ours > 5
-    assert "1,500" in capsys.readouterr().out
+    assert "3,000" in capsys.readouterr().out
 
 
 @pytest.mark.cluster

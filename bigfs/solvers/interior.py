@@ -88,11 +88,13 @@ class _Conditions:
         self.R, D, P = rows.A.shape
         self.g, self.C, self.m, self.d = rows.bounds, C, m, d
         self.shape, self.fixed = (d, P), m >= d  # fixed: every sigma is 1
-        self.full = self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
-        if self.fixed and smooth is None and self.R < d * P:
+        self.rows, self.is_small = rows.A, self.fixed and smooth is None and self.R < d * P
+        if self.is_small:
             # Only products of rows matter then, and rows of R numbers have the same.
-            values, vectors = np.linalg.eigh(self.full @ self.full.T)
+            values, vectors = np.linalg.eigh(_products(rows.A, d))
             self.flat, self.d = vectors * np.sqrt(np.maximum(values, 0.0)), self.R
+        else:
+            self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
         self.e = (np.arange(self.R) < rows.n_planes).astype(np.float64)
         self.n_intercepts = P * (D - d)
         self.F = np.hstack([rows.A[:, d:].reshape(self.R, self.n_intercepts), rows.free])
@@ -104,6 +106,17 @@ class _Conditions:
             coupling = self.coupling.reshape(n_free, d, P)
             coupling[np.arange(P), :, np.arange(P)] = 2 * smooth[:d, d]
             self.curvature[:P] = 2 * smooth[d, d]
+        self._reduced: tuple[np.ndarray, Inverse] | None = None
+
+    def reduced(
+        self, u: np.ndarray, sigma: np.ndarray, a: np.ndarray, c: np.ndarray
+    ) -> tuple[np.ndarray, Inverse]:
+        """Return the rows of the system for V and the inverse of H; with every sigma 1 the same."""
+        if self._reduced is None or not self.fixed:
+            N = np.concatenate([self.flat, -self.coupling, -c.reshape(1, -1)])
+            inverse = Inverse(self.S, sigma, a, u, N.reshape(len(N), *u.shape))
+            self._reduced = N, inverse
+        return self._reduced
 
     def split(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the parts of values or multipliers that are those of sigma and of 1 - sigma."""
@@ -151,6 +164,12 @@ class _Conditions:
             abs(r.m) / self.m,
         )
         return r, max(shares) if np.isfinite(shares).all() else np.inf
+
+
+def _products(A: np.ndarray, d: int) -> np.ndarray:
+    """Return the products of rows of shape (D, P) on their first d features."""
+    flat, others = A.reshape(len(A), -1), A[:, d:].reshape(len(A), -1)
+    return np.asarray(flat @ flat.T - others @ others.T)
 
 
 def _largest(values: np.ndarray) -> float:
@@ -217,8 +236,8 @@ def interior_point(
             step = system.solve(r, mu * share**3 - products - first.values * first.multipliers)
         point = point.plus(step, min(1.0, _TO_BOUNDARY * point.longest(step)))
     V, x = best.V, best.multipliers[: problem.R]
-    if problem.flat is not problem.full:
-        V = (x @ problem.full).reshape(problem.shape)
+    if problem.is_small:
+        V = (x @ problem.rows.reshape(problem.R, -1)).reshape(problem.rows.shape[1:])[:n_features]
     if problem.n_intercepts:
         V = np.vstack([V, best.f[: problem.n_intercepts]])
     return InteriorPoint(V, x, n_iter)
@@ -264,9 +283,7 @@ class _System:
         # d sigma = c (dV - r_V) + (q - d eta) * rest, where q is what the products ask for.
         both = a * sigma + np.vecdot(point.u, point.u)
         self.sigma, self.c, self.rest = sigma, point.u / both[:, None], sigma / both
-        self.N = np.concatenate([problem.flat, -problem.coupling, -self.c.reshape(1, -1)])
-        rows = self.N.reshape(len(self.N), *point.u.shape)
-        self.inverse = Inverse(problem.S, sigma, a, point.u, rows)
+        self.N, self.inverse = problem.reduced(point.u, sigma, a, self.c)
         # The Schur complement: unknowns x, f, eta and xi, one behind the other.
         small = np.zeros((R + n_free + 2, R + n_free + 2))
         small[:-1, :-1] = self.inverse.products

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,19 @@ def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tup
         W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
         with single_thread():
             matrix = W.load().toarray()
-            single = _slope(lambda count, X=X, F=F: dense_ndfs(X, matrix, F, n_iter=count), 1, 5)
-            ours = _slope(
-                lambda count, F=F: ndfs_scores(blocks, W, F, 10, max_iter=count, tol=0.0), 5, 65
-            )
+            single = _slope(partial(_iterate_dense, X, matrix, F), 1, 5)
+            ours = _slope(partial(_iterate, blocks, W, F), 5, 65)
         figures.append((single, ours))
         print(f"{n:>6,}{single:>13.3f}{ours:>12.4f}{single / ours:>13.0f}", flush=True)
     return figures
+
+
+def _iterate_dense(X: np.ndarray, W: np.ndarray, F: np.ndarray, count: int) -> None:
+    dense_ndfs(X, W, F, n_iter=count)
+
+
+def _iterate(blocks: RowBlocks, W: AffinityMatrix, F: np.ndarray, count: int) -> None:
+    ndfs_scores(blocks, W, F, F.shape[1], max_iter=count, tol=0.0)
 
 
 def _slope(run: Callable[[int], Any], few: int, many: int, repetitions: int = 3) -> float:

@@ -111,9 +111,17 @@ def plane_weights(plane: np.ndarray, z: np.ndarray, P: int) -> tuple[np.ndarray,
 
 
 def plane_sums(
-    X: np.ndarray, planes: list[np.ndarray], z: np.ndarray, P: int, intercept: bool
+    X: np.ndarray,
+    planes: list[np.ndarray],
+    z: np.ndarray,
+    P: int,
+    intercept: bool,
+    before: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted."""
+    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted.
+
+    With the clusters ``before``, what has changed of both.
+    """
     d, J = X.shape[1], len(planes)
     sums, counts = np.zeros((J * P, d + intercept)), np.zeros(J, dtype=np.int64)
     step = tile_rows(max(d, J * P))
@@ -123,6 +131,10 @@ def plane_sums(
         for j, plane in enumerate(planes):
             weights[j], named = plane_weights(plane[part], z[part], P)
             counts[j] += named
+            if before is not None:
+                earlier, named = plane_weights(plane[part], before[part], P)
+                weights[j] -= earlier
+                counts[j] -= named
         rows = X[part].astype(np.float64, copy=False)
         # Of many planes few rows are of a cluster, or have it as a rival in any of them.
         for p in range(P):
@@ -169,10 +181,9 @@ def block_step(
     for begin in range(0, len(moved) if older else 0, step):
         part = moved[begin : begin + step]
         there, planes = X[part], [older_plane[part] for older_plane in older]
-        for clusters, sign in ((now, 1), (z, -1)):
-            gathered, asked = plane_sums(there, planes, clusters[part], P, intercept)
-            changes += sign * gathered
-            counts_changed += sign * asked
+        gathered, asked = plane_sums(there, planes, now[part], P, intercept, z[part])
+        changes += gathered
+        counts_changed += asked
     sizes = np.bincount(now, minlength=max(2, P))
     hinge, chosen = float(short.sum()), int(counts[0])
     pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
@@ -202,6 +213,7 @@ class StoredRows:
     n_rows: int
     labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters of round 0
     bits: bool  # values are 0 and 1: eight of them in a byte
+    keeps: tuple[str, int]  # as in `Rounds`
 
     def _path(self, start: int, kind: str, round_: int) -> Location:
         return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
@@ -211,6 +223,11 @@ class StoredRows:
             values = np.load(file, allow_pickle=False)
         return np.unpackbits(values, count=self.n_rows) if self.bits else values
 
+    def _plane(self, start: int, number: int) -> np.ndarray:
+        """Return a plane, which stays in this process if there is room."""
+        (run, budget), key = self.keeps, ("plane", start, number, self.first_row)
+        return memory.get(run, key, lambda: self._get(start, "plane", number), budget)
+
     def _put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
         with replaced_file(self._path(start, kind, round_), sync=False, own=True) as file:
             np.save(file, np.packbits(values) if self.bits else values)
@@ -219,7 +236,7 @@ class StoredRows:
         """Do one start's part of a pass on these rows, and store what it leaves behind."""
         start, older = request.start, []
         if request.take_over:
-            older = [self._get(start, "plane", number) for number in request.ids]
+            older = [self._plane(start, number) for number in request.ids]
         if request.round == 0:
             labels = self.labels.read(self.first_row, self.first_row + self.n_rows)
             self._put(start, "clusters", 0, labels[:, start])
@@ -476,7 +493,7 @@ class Rounds:
     folder: str  # of planes, clusters, and the arrays that tasks are handed
     mean: ArrayRef  # of shape (D,), float64: the column means of [X 1]
     smooth: ArrayRef | None  # of shape (D, D), float64: smoothness times the form of the graph
-    # Name under which a process keeps blocks of X, mean and form, and how many bytes of them.
+    # Name under which a process keeps blocks of X, planes, mean and form, and how many bytes.
     keeps: tuple[str, int]
 
     def program(self, stored: dict[str, np.ndarray]) -> ConeProgram:
@@ -563,7 +580,7 @@ def _step_task(
     (run, budget), key = rounds.keeps, (reader.token, start)
     X = memory.get(run, key, lambda: reader.read(start, stop), budget)
     two = rounds.settings.n_columns == 1
-    rows = StoredRows(rounds.folder, start, stop - start, rounds.labels, two)
+    rows = StoredRows(rounds.folder, start, stop - start, rounds.labels, two, rounds.keeps)
     points = handed(shared)
     return [rows.advance(X, V, request) for request, V in zip(requests, points, strict=True)]
 

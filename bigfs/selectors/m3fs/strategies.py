@@ -35,6 +35,8 @@ logger = logging.getLogger("bigfs")
 
 # Planes that a task may have to hold at once, as far as the memory plan goes: a byte for a row.
 _PLANES = 200
+# And those of a start that processes keep between rounds; others are read again.
+_KEPT_PLANES = 64
 # A cluster with fewer rows than this share of an even one is as good as empty.
 _TINY = 0.1
 
@@ -121,7 +123,12 @@ class MarginSearch(Strategy):
         kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
         stored = n * (4 + n_run)
         scratch = stored + n * 6 * n_starts + kept_of_rows
-        return StageCost(tuple(steps), scratch, stored, shape.nbytes, at_most=True)
+        return StageCost(tuple(steps), scratch, stored, self._kept_bytes, at_most=True)
+
+    @property
+    def _kept_bytes(self) -> int:
+        """Bytes of X and of planes that processes keep between rounds, where there is room."""
+        return self.shape.nbytes + _KEPT_PLANES * self.shape.n_samples * self._most_run
 
     def _round_steps(self, n_run: int) -> tuple[Step, ...]:
         """Return the steps from the starts to their ends, and of a pass that writes these."""
@@ -228,7 +235,7 @@ class MarginSearch(Strategy):
         _, n_threads = worker_slots()
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
-        budget = min(budget, blocks.nbytes)  # what the cost says is kept
+        budget = min(budget, self._kept_bytes)
         keeps = f"m3fs-{uuid.uuid4().hex[:8]}", max(0, budget)
         center = folder.put(folder.unique("mean"), mean)
         form = None if smooth is None else folder.put(folder.unique("smooth"), smooth)

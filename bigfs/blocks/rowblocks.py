@@ -72,13 +72,15 @@ class BlockReader:
         """
         source = self.source if self.source is not None else _local_sources[self.token]
         # At every read values are checked: a store may have been changed since it was.
-        if self.sparse:
+        # Entries are transformed before the zeros are filled in, where these stay zeros.
+        if self.sparse or (source.sparse and self.transform.columns is None):
             assert isinstance(source, RandomAccessSparse)
             X = source.read_csr(start, stop)
             entry = first_unusable_entry(X)
             if entry is not None:
                 raise _refusal(source, start + entry[0], *entry[1:])
-            return self.transform.apply(X, start)
+            X = self.transform.apply(X, start)
+            return X if self.sparse else X.toarray()
         X = source.read(start, stop)
         place = first_unusable(X)
         if place is not None:

@@ -53,6 +53,10 @@ class ColumnProducts(Protocol):
     def fetched(self) -> int:
         """Return how many candidates come in together: many where that is a pass over the data."""
 
+    @property
+    def held(self) -> int:
+        """Return how many candidates are held, unless twice those that come in are more."""
+
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns, shape (n_features,)."""
 
@@ -63,7 +67,7 @@ class ColumnProducts(Protocol):
 class GramProducts:
     """Products in memory: ``gram`` of shape (n_features, n_features)."""
 
-    fetched = FETCHED
+    fetched, held = FETCHED, HELD
 
     def __init__(self, gram: np.ndarray) -> None:
         # Rows are read: of a symmetric matrix, take the view where they are contiguous.
@@ -107,7 +111,7 @@ class RowProducts:
     path.
     """
 
-    fetched = FETCHED
+    fetched, held = FETCHED, HELD
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -272,7 +276,7 @@ class GreedyPath(ABC):
         # Candidates, ascending, the places of their columns among those in memory, and these
         # columns: of E'E after the first `_base` picks.
         self._held, self._places = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        n_columns = min(max(HELD, 2 * products.fetched), len(self.norms))
+        n_columns = min(max(products.held, 2 * products.fetched), len(self.norms))
         self._columns = np.zeros((n_columns, len(self.norms)))
         self._base = 0
         self.gains: list[float] = []
@@ -329,9 +333,9 @@ class GreedyPath(ABC):
         by_worth = by_worth[values[by_worth] > 0]
         # The feature itself is among the first, unless more are equal than come in together.
         is_held = np.isin(by_worth, held, assume_unique=True)
-        most = self.products.fetched
+        most, n_held = self.products.fetched, self.products.held
         fresh = np.union1d(by_worth[~is_held][: most - 1], [feature])
-        kept = np.searchsorted(held, np.sort(by_worth[is_held][: max(HELD - most, most)]))
+        kept = np.searchsorted(held, np.sort(by_worth[is_held][: max(n_held - most, most)]))
         if len(W) and len(kept):  # all in place: copies of the columns would take as long
             of_places = np.zeros((len(W), len(self._columns)), order="F")
             of_places[:, self._places] = W[:, held]

@@ -16,7 +16,7 @@ from bigfs import NDFS, knn_graph
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.selectors.ndfs.passes import FactorPasses, inverse_norms
+from bigfs.selectors.ndfs.passes import FactorPasses, compact, inverse_norms
 from bigfs.selectors.ndfs.strategies import (
     Cholesky,
     ConjugateGradients,
@@ -187,6 +187,19 @@ def test_threads_give_the_same_bits(digits: np.ndarray) -> None:
     for other in results[1:]:
         assert other.scores.tobytes() == results[0].scores.tobytes()
         assert other.details["objective"].tobytes() == results[0].details["objective"].tobytes()
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_rows_of_few_entries_equal_the_dense_reference(digits: np.ndarray, update: str) -> None:
+    X = np.where(np.random.default_rng(0).random(digits.shape) < 0.1, digits, 0.0)
+    assert hasattr(compact(X), "indptr") and compact(digits) is digits
+    blocks, stored = _graph(X)
+    F, options = _start(400, 10), {"alpha": 1.0, "beta": 1.0, "gamma": 1e3, "update": update}
+    result = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=8, **options)
+    last, B, history = ndfs(X, stored.load().toarray(), F, n_iter=8, **options)
+    expected = np.linalg.norm(B, axis=1)
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-6, atol=1e-9 * expected.max())
+    np.testing.assert_allclose(result.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])

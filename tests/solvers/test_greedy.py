@@ -169,7 +169,8 @@ def test_a_path_does_not_depend_on_how_many_candidates_come_in(
         for owner, name, value in (
             (GramProducts, "fetched", fetched),
             (RowProducts, "fetched", fetched),
-            (greedy, "HELD", held),
+            (GramProducts, "held", held),
+            (RowProducts, "held", held),
             (greedy, "_GROUP", group),
         ):
             monkeypatch.setattr(owner, name, value)

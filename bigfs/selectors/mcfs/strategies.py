@@ -36,6 +36,7 @@ from bigfs.selectors.mcfs import MAX_STOPS, METHOD
 from bigfs.selectors.mcfs.wide import SparseVector, columns_bytes, lars_task, wide_paths, wide_steps
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.greedy import (
+    HELD,
     ColumnProducts,
     GramProducts,
     Picked,
@@ -186,6 +187,9 @@ class ForwardOnGram(Forward):
         return GramProducts(matrix), cross, constant, y_mean
 
 
+# Of rows in memory, columns that come in together and those that are held: what picks leave of a
+# column takes long, and a column that is held is not computed again.
+_OF_ROWS = 24, 384
 # Columns of a pass over wide dense data, where there is room for them: few passes.
 _COLUMNS = 256
 
@@ -287,7 +291,9 @@ class ForwardOnRows(ForwardOnColumns):
     def _columns(self, blocks: RowBlocks, norms: np.ndarray) -> ColumnProducts:
         rows = centered_entries(blocks.start_pass().read(0, blocks.n_samples))
         center = np.zeros(blocks.n_samples, dtype=np.intp)
-        return SparseRowProducts(SparseRows(rows, center), norms)
+        products = SparseRowProducts(SparseRows(rows, center), norms)
+        products.fetched, products.held = _OF_ROWS
+        return products
 
 
 class _Fetched:
@@ -297,7 +303,7 @@ class _Fetched:
         self, blocks: RowBlocks, centered: bool, norms: np.ndarray, n_columns: int
     ) -> None:
         self._blocks, self._centered, self._norms = blocks, centered, norms
-        self.fetched = n_columns
+        self.fetched, self.held = n_columns, HELD
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns."""

@@ -30,6 +30,10 @@ from bigfs.store.scratch import ArrayRef, Scratch
 _FLUSH = 1e-30
 # The printed denominator can be negative; clamped, an entry grows at most this much at once.
 _GROWTH = 10.0
+# Of a block with a smaller share of entries that are not zero, products in CSR form are faster;
+# so many of its rows are looked at.
+_FEW_ENTRIES = 1 / 12
+_LOOKED_AT = 256
 
 
 Sums = TypeVar("Sums", "FactorSums", "Ending")
@@ -96,6 +100,19 @@ def float_tiles(X: Any) -> Iterator[tuple[slice, Any]]:
         part = slice(begin, begin + step)
         rows = X if step == X.shape[0] else X[part]
         yield part, rows.astype(np.float64, copy=False)
+
+
+def compact(X: Any) -> Any:
+    """Return a block as CSR where few of its entries are not zero, else as it is.
+
+    The first rows decide: whether a block is kept between passes must not change the sums.
+    """
+    first = X[:_LOOKED_AT]
+    if hasattr(X, "indptr") or np.count_nonzero(first) > _FEW_ENTRIES * first.size:
+        return X
+    from scipy.sparse import csr_array
+
+    return csr_array(X)
 
 
 def block_step(
@@ -299,7 +316,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     F = context.F.read(start, stop) * scale
     SF = smoothed_rows(start, stop, context, scale)
     key, kept_bytes = ("X", start), context.keep_block_bytes
-    X = memory.get(context.run, key, lambda: reader.read(start, stop), kept_bytes)
+    X = memory.get(context.run, key, lambda: compact(reader.read(start, stop)), kept_bytes)
     after, sums = block_step(X, F, SF, coef, ftf, context.update)
     context.out.write(start, after)
     return sums

@@ -115,18 +115,13 @@ class AnnotatedTree:
 
     def field(self, frame: str, name: str) -> Any:
         """Return a column of a frame of a version before 0.7."""
-        node = self.frame(frame)
-        if node.shape[0] * node.dtype.itemsize > _MOST_BYTES:
-            raise InputError(f"{self.uri}: {frame} has the shape {node.shape}.")
-        with decoding(f"{self.uri}::{frame}"):
-            values = node.fields(name)[...]
-        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        return self.read(frame)[name]
 
-    def index(self, frame: str, n_rows: int) -> parts.StoredTexts | parts.HeldTexts:
+    def index(self, frame: str, n_rows: int) -> parts.StoredTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
-            return parts.HeldTexts(self.field(frame, node.dtype.names[0]))
+            return parts.held_texts(self.field(frame, node.dtype.names[0]))
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
         held = self.find(name)
         if hasattr(held, "shape"):
@@ -134,7 +129,7 @@ class AnnotatedTree:
             return parts.StoredTexts(self.place(name))
         values = self.read(name)
         parts.check_length(values.shape, n_rows, frame, self.uri)
-        return parts.HeldTexts(values)
+        return parts.held_texts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -414,7 +409,7 @@ def open_object(adata: Any, options: Options) -> Source:
         matrix, names = _matrix(X, uri), adata.var_names
     else:
         matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
-    matrix.index, matrix.ids = OBS_NAMES, parts.HeldTexts(adata.obs_names)
+    matrix.index, matrix.ids = OBS_NAMES, parts.held_texts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 
 

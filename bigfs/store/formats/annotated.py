@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -298,7 +297,7 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     if tree.find("mod") is not None:
         tree = _modality(tree, variable)
     else:
-        check_no_variable(Path(tree.uri), variable)
+        check_no_variable(tree.uri, variable)
     tree.frame("obs"), tree.frame("var")
     X, frame = tree.find("X"), "var"
     has_X = X is not None and X.attrs.get(ENCODING) != "null"
@@ -403,12 +402,11 @@ def open_object(adata: Any, options: Options) -> Source:
     layer = options.settings.get("layer")
     X = adata.X if layer is None else None  # of a view it is a copy
     name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
-    if name == "raw":
-        matrix, names = _matrix(adata.raw.X, uri), adata.raw.var_names
-    elif name == "X":
-        matrix, names = _matrix(X, uri), adata.var_names
+    names = (adata.raw if name == "raw" else adata).var_names
+    if name.startswith("layers/"):
+        matrix = _matrix(adata.layers[layer], f"{uri}::{layer}")
     else:
-        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
+        matrix = _matrix(adata.raw.X if name == "raw" else X, uri)
     matrix.index, matrix.ids = OBS_NAMES, parts.held_texts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 

@@ -32,6 +32,7 @@ from bigfs.store.source import (
     Options,
     Source,
     check_names,
+    check_no_variable,
     choose_member,
     no_column,
 )
@@ -97,8 +98,7 @@ def open_zarr(
 
     uri = uri or str(node.store_path).removeprefix("file://")
     if isinstance(node, zarr.Array):
-        if variable is not None:
-            raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
+        check_no_variable(uri, variable)
         with refusing(f"{uri} is a damaged zarr folder", Exception):
             attributes = dict(node.attrs)
         return open_array(node, uri, attributes=attributes, **cube)
@@ -122,7 +122,7 @@ def open_zarr(
         arrays = _arrays(node)
         beside = xarrays.named_beside(array.attrs for array in arrays.values())
         large = [n for n, array in arrays.items() if array.ndim > 1 and n not in beside]
-        name = choose_member(Path(uri), sorted(arrays), large, variable)
+        name = choose_member(uri, sorted(arrays), large, variable)
         group = node[name.rpartition("/")[0]] if "/" in name else node
         return open_array(arrays[name], uri, name, attributes, group, **cube)
 
@@ -211,10 +211,8 @@ def _arrays(group: Any) -> dict[str, Any]:
     if not hasattr(group, "group_keys"):
         return {}
     with ignoring_warnings():  # zarr warns of other files in the folder
-        arrays = dict(group.arrays())
-        for name, inner in group.groups():
-            arrays |= {f"{name}/{key}": array for key, array in _arrays(inner).items()}
-    return arrays
+        nodes = sorted(group.members(max_depth=None))
+    return {name: node for name, node in nodes if hasattr(node, "shape")}
 
 
 def _is_annotated(node: Any) -> bool:

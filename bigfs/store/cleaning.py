@@ -10,7 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
-from bigfs.store.csr import SparseSource, as_block, csr_checksum
+from bigfs.store.csr import SparseSource, as_block
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
 from bigfs.store.values import INFINITE, MISSING, TOO_LARGE, all_usable, checksum, usable
@@ -43,7 +43,7 @@ class Cleaner:
     def clean(self) -> Iterator[Any]:
         """Yield the blocks without NaN."""
         for i, block in enumerate(self._blocks()):
-            if self._sums is not None and self._sums[i : i + 1] != [_checksum(block)]:
+            if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
             cleaned = block if all_usable(_values(block)) else self._mended(block)
             self.n_read += block.shape[0]
@@ -103,7 +103,7 @@ class Cleaner:
                     else:
                         total += np.bincount(block.indices, numbers.astype(np.float64), d)
                         count += block.shape[0] - np.bincount(block.indices[~finite], minlength=d)
-                sums.append(_checksum(block))
+                sums.append(checksum(block))
                 progress.advance(block.shape[0])
         useless = (count == 0) | ~np.isfinite(total)
         if useless.any():
@@ -120,10 +120,6 @@ def _values(block: Any) -> np.ndarray:
     """Return the values of a dense block, or the entries of a CSR block."""
     values: np.ndarray = block if isinstance(block, np.ndarray) else block.data
     return values
-
-
-def _checksum(block: Any) -> str:
-    return checksum(block) if isinstance(block, np.ndarray) else csr_checksum(block)
 
 
 def _rows_of(block: Any) -> np.ndarray:

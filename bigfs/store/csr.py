@@ -5,7 +5,6 @@ A block is a ``scipy.sparse.csr_array`` with int32 indices in order, none twice 
 
 from __future__ import annotations
 
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -220,15 +219,6 @@ def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
                 del full
     if waiting:
         yield stack(waiting)
-
-
-def csr_checksum(block: Any) -> str:
-    """Return the CRC-32 of a block's values, columns and row pointers, as little-endian bytes."""
-    crc = 0
-    for part in (block.data, block.indices, block.indptr):
-        values = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
-        crc = zlib.crc32(values.view(np.uint8).data, crc)
-    return f"{crc:08x}"
 
 
 def first_unusable_entry(block: Any) -> tuple[int, int, float] | None:

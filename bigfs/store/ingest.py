@@ -23,7 +23,7 @@ from bigfs.runtime.progress import track
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
 from bigfs.store.csr import SparseSource, csr_chunks, rows_for
 from bigfs.store.formats import ZARR, format_named
-from bigfs.store.formats.csr_store import CSRWriter, write_ids
+from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
 from bigfs.store.lease import LEASE
 from bigfs.store.location import (
     Location,
@@ -470,30 +470,21 @@ def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     return {"sources": [[uri, count - less] for (uri, count), less in left]}
 
 
-class ChunkWriter:
+class ChunkWriter(StoreWriter):
     """Writes the array ``X`` of a new group, one whole chunk at a time."""
 
     def __init__(
         self, path: Location, rows: int, n_features: int, dtype: np.dtype, n_samples: int | None
     ) -> None:
-        import zarr
-        from zarr.codecs import BloscCodec, Crc32cCodec
-
-        self._group = zarr.create_group(store=zarr_store(path))
+        super().__init__(path, rows)
         self._array = self._group.create_array(
             "X",
             shape=(n_samples or rows, n_features),
             dtype=dtype,
             chunks=(rows, n_features),
             dimension_names=("sample", "feature"),  # xarray opens no array without
-            # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
-            # every read of one fail.
-            compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
-            config={"write_empty_chunks": True},
+            **self._packing,
         )
-        self._rows = rows
-        self.n_samples = 0
-        self.checksums: list[str] = []
 
     def append(self, chunk: np.ndarray) -> None:
         """Write one chunk; only the last one may be short.
@@ -516,10 +507,6 @@ class ChunkWriter:
         self.n_samples = stop
         self.checksums.append(checksum(chunk))
 
-    def write_ids(self, pieces: Iterator[list[str]]) -> None:
-        """Write the ids of the rows, as many to a chunk as there are rows in one."""
-        write_ids(self._group, pieces, self.n_samples, self._rows)
-
     @property
     def nbytes(self) -> int:
         """Size of the values, uncompressed."""
@@ -529,9 +516,7 @@ class ChunkWriter:
         """Set the true number of rows, and the attributes that make the group a store."""
         if self.n_samples != self._array.shape[0]:
             self._array.resize((self.n_samples, self._array.shape[1]))
-        kept = {"bigfs_store": 1, "checksums": self.checksums, "n_samples": self.n_samples}
-        kept |= attributes
-        self._group.update_attributes(kept)
+        super().finish(n_samples=self.n_samples, **attributes)
 
 
 def whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:

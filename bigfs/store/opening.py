@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,7 +108,7 @@ def _open_uri(uri: str, options: Options) -> Source:
     path = as_path(uri)
     if path is None:
         options.check(uri, ())
-        check_no_variable(Path(uri), options.variable)
+        check_no_variable(uri, options.variable)
         return chosen_columns(SklearnSource(uri), options.roles)
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")

@@ -139,13 +139,7 @@ class _Reader(io.RawIOBase):
     def readall(self) -> bytes:
         if self._size is None:
             self._size = self.find_size()
-        count = self._size - self._position
-        if count <= 0:
-            return b""
-        content = bytearray(count)
-        n_read, _ = self.fill(memoryview(content), self._position)
-        self._position += n_read
-        return bytes(content[:n_read])
+        return self.read(max(0, self._size - self._position)) or b""
 
 
 class _Upload(io.RawIOBase):

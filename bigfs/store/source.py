@@ -269,7 +269,7 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
         earlier.add(name)
 
 
-def check_no_variable(path: Location, variable: str | None) -> None:
+def check_no_variable(path: Location | str, variable: str | None) -> None:
     """Raise InputError if an array is named in a file that holds only one."""
     if variable is not None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
@@ -320,7 +320,7 @@ def listed(names: list[str]) -> str:
 
 
 def choose_member(
-    path: Location, names: list[str], matrices: list[str], variable: str | None
+    path: Location | str, names: list[str], matrices: list[str], variable: str | None
 ) -> str:
     """Return which array of a file to read: ``variable``, ``X``, or the only matrix.
 

@@ -274,10 +274,16 @@ def first_unusable(X: np.ndarray) -> tuple[int, int] | None:
     return row, int(bad[row].argmax())
 
 
-def checksum(chunk: np.ndarray) -> str:
-    """Return the CRC-32 of a chunk's values as little-endian bytes."""
-    values = np.ascontiguousarray(chunk, dtype=chunk.dtype.newbyteorder("<"))
-    return f"{zlib.crc32(values.view(np.uint8).data):08x}"
+def checksum(chunk: Any) -> str:
+    """Return the CRC-32 of a chunk's values as little-endian bytes.
+
+    Of a CSR block they are followed by columns and row pointers.
+    """
+    crc, is_sparse = 0, hasattr(chunk, "indptr")
+    for part in (chunk.data, chunk.indices, chunk.indptr) if is_sparse else (chunk,):
+        values = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
+        crc = zlib.crc32(values.view(np.uint8).data, crc)
+    return f"{crc:08x}"
 
 
 def check_vector(shape: tuple[int, ...], dtype: Any, uri: str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
-from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_stores import checked_store, expect, missing_chunks
 from bigfs.store.location import Location, as_location
@@ -73,61 +74,55 @@ def verify(path: str | Location) -> VerifyReport:
     try:
         group = zarr.open_group(checked_store(folder)[0], mode="r")
         checksums = group.attrs["checksums"]
-        if "csr" in group.attrs and isinstance(checksums, list):
-            return _verify_csr(folder, dict(group.attrs), checksums)
-        array, n_samples = group["X"], group.attrs["n_samples"]
-        if not isinstance(array, zarr.Array) or not isinstance(checksums, list):
-            raise TypeError("X is not an array with a list of checksums")
-        if type(n_samples) is not int or not 0 <= n_samples <= array.shape[0]:
-            raise ValueError(f"{n_samples!r} of {array.shape[0]} rows count")
-        expect(array)
+        if not isinstance(checksums, list):
+            raise TypeError("there is no list of checksums")
+        parts, read = (_blocks_of if "csr" in group.attrs else _chunks_of)(folder, group)
     except StorageError:
         raise
     except (KeyError, OSError, ValueError, TypeError) as error:
         raise CorruptStoreError(
             f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
         ) from None
+    changed = []
+    with track("verify", len(parts), "chunks") as progress:
+        for i, (key, missing) in enumerate(parts.items()):
+            if not missing and _checksum_of(read, i) != checksums[i : i + 1]:
+                changed.append(key)
+            progress.advance(1)
+    return VerifyReport(folder, len(parts), list(chain.from_iterable(parts.values())), changed)
+
+
+def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
+    """Return the keys of the chunks of a dense store, with what is missing, and how one is read."""
+    import zarr
+
+    array, n_samples = group["X"], group.attrs["n_samples"]
+    if not isinstance(array, zarr.Array):
+        raise TypeError("X is not an array")
+    if type(n_samples) is not int or not 0 <= n_samples <= array.shape[0]:
+        raise ValueError(f"{n_samples!r} of {array.shape[0]} rows count")
+    expect(array)
     bounds = block_bounds(n_samples, array.chunks[0])  # an append that was cut off left more
     keys = [array.metadata.encode_chunk_key((i, 0)) for i in range(len(bounds))]
     gone = set(missing_chunks(array, folder / "X"))
-    changed = []
-    with track("verify", len(bounds), "chunks") as progress:
-        for i, (key, (start, stop)) in enumerate(zip(keys, bounds, strict=True)):
-            if key not in gone and [_checksum_of(array, start, stop)] != checksums[i : i + 1]:
-                changed.append(f"X/{key}")
-            progress.advance(1)
-    missing = [f"X/{key}" for key in keys if key in gone]
-    return VerifyReport(folder, len(bounds), missing, changed)
+    parts = {f"X/{key}": [f"X/{key}"] if key in gone else [] for key in keys}
+    return parts, lambda i: np.asarray(array[slice(*bounds[i])])
 
 
-def _verify_csr(folder: Location, attributes: dict[str, Any], checksums: list[Any]) -> VerifyReport:
-    """Read every block of a sparse store and compare it with its checksum."""
-    source = StoredCSR(folder, attributes, strict=False)
-    missing = source.missing()
-    incomplete = {name.split("/")[1] for name in missing}
-    changed = []
-    n_blocks = len(source.stored_entries)
-    with track("verify", n_blocks, "blocks") as progress:
-        for i in range(n_blocks):
-            if str(i) not in incomplete and _checksum_of_block(source, i) != checksums[i : i + 1]:
-                changed.append(f"X/{i}")
-            progress.advance(1)
-    return VerifyReport(folder, n_blocks, missing, changed)
+def _blocks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
+    """Return the names of the blocks of a sparse store, with what is missing of each."""
+    source = StoredCSR(folder, dict(group.attrs), strict=False)
+    parts: dict[str, list[str]] = {f"X/{i}": [] for i in range(len(source.stored_entries))}
+    for name in source.missing():
+        parts["/".join(name.split("/")[:2])].append(name)
+    return parts, source.read_block
 
 
-def _checksum_of_block(source: StoredCSR, i: int) -> list[str]:
-    """Return the checksum of a stored block; nothing if it cannot be decoded."""
+def _checksum_of(read: Callable[[int], Any], i: int) -> list[str]:
+    """Return the checksum of a stored chunk; nothing if it cannot be decoded."""
     try:
-        return [csr_checksum(source.read_block(i))]
-    except CorruptStoreError:
-        return []
-
-
-def _checksum_of(array: Any, start: int, stop: int) -> str:
-    """Return the checksum of a stored chunk, in words if it cannot be decoded."""
-    try:
-        return checksum(np.asarray(array[start:stop]))
+        return [checksum(read(i))]
     except StorageError:
         raise
-    except Exception as error:  # whatever a codec raises for bytes that it never wrote
-        return f"undecodable ({type(error).__name__})"
+    except Exception:  # whatever a codec raises for bytes that it never wrote
+        return []

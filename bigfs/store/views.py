@@ -19,7 +19,7 @@ from bigfs.core.errors import InputError, check_rows
 from bigfs.core.paths import LabelValues, column_of
 from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
-from bigfs.store.formats.parts import ByBands, HeldTexts
+from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.objects import ObjectPath
 from bigfs.store.scratch import temporary_file
 from bigfs.store.source import Source, check_names, check_shape, listed
@@ -314,7 +314,7 @@ class _Turned(Source):
         check_shape((self.n_samples, self.n_features), self.uri)
         check_names(self.feature_names, self.n_features, self.uri)
         if source.feature_names:
-            self.index, self.ids = _INDEX, HeldTexts(source.feature_names)
+            self.index, self.ids = _INDEX, held_texts(source.feature_names)
         self.held_bytes = source.held_bytes
         self.temporary_bytes = source.temporary_bytes
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -115,18 +114,13 @@ class AnnotatedTree:
 
     def field(self, frame: str, name: str) -> Any:
         """Return a column of a frame of a version before 0.7."""
-        node = self.frame(frame)
-        if node.shape[0] * node.dtype.itemsize > _MOST_BYTES:
-            raise InputError(f"{self.uri}: {frame} has the shape {node.shape}.")
-        with decoding(f"{self.uri}::{frame}"):
-            values = node.fields(name)[...]
-        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        return self.read(frame)[name]
 
-    def index(self, frame: str, n_rows: int) -> parts.StoredTexts | parts.HeldTexts:
+    def index(self, frame: str, n_rows: int) -> parts.StoredTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
-            return parts.HeldTexts(self.field(frame, node.dtype.names[0]))
+            return parts.held_texts(self.field(frame, node.dtype.names[0]))
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
         held = self.find(name)
         if hasattr(held, "shape"):
@@ -134,7 +128,7 @@ class AnnotatedTree:
             return parts.StoredTexts(self.place(name))
         values = self.read(name)
         parts.check_length(values.shape, n_rows, frame, self.uri)
-        return parts.HeldTexts(values)
+        return parts.held_texts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -303,7 +297,7 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     if tree.find("mod") is not None:
         tree = _modality(tree, variable)
     else:
-        check_no_variable(Path(tree.uri), variable)
+        check_no_variable(tree.uri, variable)
     tree.frame("obs"), tree.frame("var")
     X, frame = tree.find("X"), "var"
     has_X = X is not None and X.attrs.get(ENCODING) != "null"
@@ -408,13 +402,12 @@ def open_object(adata: Any, options: Options) -> Source:
     layer = options.settings.get("layer")
     X = adata.X if layer is None else None  # of a view it is a copy
     name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
-    if name == "raw":
-        matrix, names = _matrix(adata.raw.X, uri), adata.raw.var_names
-    elif name == "X":
-        matrix, names = _matrix(X, uri), adata.var_names
+    names = (adata.raw if name == "raw" else adata).var_names
+    if name.startswith("layers/"):
+        matrix = _matrix(adata.layers[layer], f"{uri}::{layer}")
     else:
-        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
-    matrix.index, matrix.ids = OBS_NAMES, parts.HeldTexts(adata.obs_names)
+        matrix = _matrix(adata.raw.X if name == "raw" else X, uri)
+    matrix.index, matrix.ids = OBS_NAMES, parts.held_texts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 
 

@@ -19,7 +19,7 @@ from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.source import check_names, check_shape, work_dtype
-from bigfs.store.values import decoding
+from bigfs.store.values import checksum, decoding
 
 _SHOWN = 3
 _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
@@ -169,43 +169,60 @@ def read_dropped(stored: Any, store: Location) -> Any:
     return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
 
 
-def write_ids(group: Any, pieces: Iterator[list[str]], n_rows: int, chunk: int) -> None:
-    """Write the ids of the rows of a store, so many to a chunk."""
-    ids = group.create_array(
-        "index",
-        shape=(n_rows,),
-        dtype=str,
-        chunks=(chunk,),
-        dimension_names=("sample",),
-        config={"write_empty_chunks": True},
-    )
-    start, held = 0, []
-    for piece in pieces:
-        held += piece
-        while len(held) >= chunk:
-            ids[start : start + chunk] = np.array(held[:chunk], dtype=object)
-            start, held = start + chunk, held[chunk:]
-    if held:
-        ids[start:] = np.array(held, dtype=object)
+class StoreWriter:
+    """A new store, and what is known of the chunks that were written so far."""
+
+    def __init__(self, path: Location, rows: int) -> None:
+        import zarr
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
+        self._group, self._rows = zarr.create_group(store=zarr_store(path)), rows
+        self._packing: dict[str, Any] = {
+            # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
+            # every read of one fail.
+            "compressors": [BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
+            "config": {"write_empty_chunks": True},
+        }
+        self.n_samples = 0
+        self.checksums: list[str] = []
+
+    def write_ids(self, pieces: Iterator[list[str]]) -> None:
+        """Write the ids of the rows, as many to a chunk as there are rows in one."""
+        chunk = self._rows
+        ids = self._group.create_array(
+            "index",
+            shape=(self.n_samples,),
+            dtype=str,
+            chunks=(chunk,),
+            dimension_names=("sample",),
+            config=self._packing["config"],
+        )
+        start, held = 0, []
+        for piece in pieces:
+            held += piece
+            while len(held) >= chunk:
+                ids[start : start + chunk] = np.array(held[:chunk], dtype=object)
+                start, held = start + chunk, held[chunk:]
+        if held:
+            ids[start:] = np.array(held, dtype=object)
+
+    def finish(self, **attributes: Any) -> None:
+        """Set the attributes that make the group a store."""
+        kept = {"bigfs_store": 1, "checksums": self.checksums, **attributes}
+        self._group.update_attributes(kept)
 
 
-class CSRWriter:
+class CSRWriter(StoreWriter):
     """Writes the blocks of a new store, one after the other."""
 
     def __init__(self, path: Location, rows: int, n_features: int, dtype: np.dtype) -> None:
-        import zarr
-
-        self._group = zarr.create_group(store=zarr_store(path))
+        super().__init__(path, rows)
         self._blocks = self._group.create_group("X")
-        self._rows, self._n_features, self._dtype = rows, n_features, dtype
-        self.n_samples = 0
+        self._n_features, self._dtype = n_features, dtype
         self.entries: list[int] = []
-        self.checksums: list[str] = []
 
     def append(self, block: Any) -> None:
         """Write one block; only the last one may be short."""
-        from zarr.codecs import BloscCodec, Crc32cCodec
-
         group = self._blocks.create_group(str(len(self.entries)))
         for name, values in zip(PARTS, (block.data, block.indices, block.indptr), strict=True):
             array = group.create_array(
@@ -213,23 +230,17 @@ class CSRWriter:
                 shape=values.shape,
                 dtype=values.dtype,
                 chunks=(max(1, len(values)),),
-                # The CRC makes every read of a damaged object fail, as in dense stores.
-                compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
-                config={"write_empty_chunks": True},
+                **self._packing,
             )
             array[:] = values
         self.n_samples += block.shape[0]
         self.entries.append(block.nnz)
-        self.checksums.append(csr.csr_checksum(block))
+        self.checksums.append(checksum(block))
 
     @property
     def nbytes(self) -> int:
         """Size of the entries, uncompressed."""
         return sum(self.entries) * (self._dtype.itemsize + 4)
-
-    def write_ids(self, pieces: Iterator[list[str]]) -> None:
-        """Write the ids of the rows."""
-        write_ids(self._group, pieces, self.n_samples, self._rows)
 
     def finish(self, **attributes: Any) -> None:
         """Set the attributes that make the group a store."""
@@ -239,5 +250,4 @@ class CSRWriter:
             "rows": self._rows,
             "entries": self.entries,
         }
-        kept = {"bigfs_store": 1, "csr": about, "checksums": self.checksums, **attributes}
-        self._group.update_attributes(kept)
+        super().finish(csr=about, **attributes)

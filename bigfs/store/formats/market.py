@@ -15,7 +15,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.formats import MARKET
 from bigfs.store.formats.cube import open_loaded
-from bigfs.store.formats.parts import ByBands, HeldTexts
+from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import METADATA_BYTES, Location, files_below
@@ -196,7 +196,7 @@ def open_file(
     barcodes = _first_file(file.parent, [f"{prefix}barcodes.tsv{ending}" for ending in (".gz", "")])
     if barcodes is not None:
         cells = [row[0] for row in _table(barcodes, source.n_samples)]
-        source.index, source.ids = "barcode", HeldTexts(cells)
+        source.index, source.ids = "barcode", held_texts(cells)
     return of_types(source, columns[1], columns[0], types, feature_types=feature_types)
 
 

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -59,26 +59,20 @@ class StoredTexts:
     def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
         """Yield those from ``start`` to ``stop``."""
         with self.place() as array:
-            chunk = array.chunks[0] if array.chunks else 1
+            chunks = getattr(array, "chunks", None)  # not of what is in memory
+            chunk = chunks[0] if chunks else 1
             step = -(-_TEXTS_AT_ONCE // chunk) * chunk
             for begin in range(start, stop, step):
-                piece = np.asarray(array[begin : min(begin + step, stop)])
+                piece = array[begin : min(begin + step, stop)]
                 yield [text.decode() if isinstance(text, bytes) else str(text) for text in piece]
 
 
-@dataclass(frozen=True)
-class HeldTexts:
-    """Texts in memory, or other values that have texts."""
-
-    values: Any
-
-    def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
-        """Yield those from ``start`` to ``stop``."""
-        for begin in range(start, stop, _TEXTS_AT_ONCE):
-            yield [str(value) for value in self.values[begin : min(begin + _TEXTS_AT_ONCE, stop)]]
+def held_texts(values: Any) -> StoredTexts:
+    """Return texts in memory, or other values that have texts, as those of an array."""
+    return StoredTexts(partial(open_here, values))
 
 
-def all_texts(texts: StoredTexts | HeldTexts, length: int, uri: str) -> list[str]:
+def all_texts(texts: StoredTexts, length: int, uri: str) -> list[str]:
     """Return the names of all features, or raise InputError if they are of no usual size."""
     names: list[str] = []
     size = 0
@@ -101,6 +95,8 @@ def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> No
 class ArrayByRows(RandomAccessSource):
     """A dense array, read where it lies."""
 
+    _cure = "Write it again."  # of what cannot be decoded
+
     def __init__(self, place: Place, uri: str) -> None:
         self.uri, self._place = uri, place
         self.shareable = not _is_here(place)
@@ -115,9 +111,13 @@ class ArrayByRows(RandomAccessSource):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place() as array:
-            rows = array[start:stop]
+        with decoding(f"{self.uri}: rows {start} to {stop}", self._cure), self._place() as array:
+            rows = self._stored_rows(array, start, stop)
         return as_floats(rows, self.dtype, self.uri, start)
+
+    def _stored_rows(self, array: Any, start: int, stop: int) -> Any:
+        """Return rows as they are stored."""
+        return array[start:stop]
 
 
 def open_dense(place: Place, uri: str) -> Source:
@@ -137,6 +137,14 @@ class _SomeFeatures(csr.SparseSource):
     def keep(self, kept: np.ndarray) -> None:
         """Hand out some columns only."""
         self._width, self._kept, self.n_features = self.n_features, kept, len(kept)
+
+    def _check_pointers(self, count: int) -> None:
+        """Raise InputError if so many pointers, or the columns, are too many to be read."""
+        if 8 * count > _MOST_POINTER_BYTES or self.n_features >= 2**31:
+            shape = (self.n_samples, self.n_features)
+            raise InputError(
+                f"{self.uri}: a sparse matrix of shape {shape} is too large to be read."
+            )
 
     @property
     def _n_columns(self) -> int:
@@ -176,8 +184,7 @@ class _Parts(_SomeFeatures):
                 raise self.damaged("indices and indptr must be whole numbers")
             self.n_entries = int(data.shape[0])
             decoded = sum(_decoded(part.chunks, part.dtype.itemsize) for part in (data, indices))
-        if 8 * n_pointers > _MOST_POINTER_BYTES or self.n_features >= 2**31:
-            raise InputError(f"{uri}: a sparse matrix of shape {sizes} is too large to be read.")
+        self._check_pointers(n_pointers)
         self.held_bytes = decoded + max(0, 16 * n_pointers - _USUAL_BYTES)
 
     @cached_property
@@ -273,11 +280,7 @@ class ByBands(_SomeFeatures):
 
     def _check_sizes(self, n_pointers: int) -> None:
         """Take down what is held while entries are put in order; refuse what is too large."""
-        if 8 * n_pointers > _MOST_POINTER_BYTES or self.n_features >= 2**31:
-            raise InputError(
-                f"{self.uri}: a sparse matrix of {self.n_samples} x {self.n_features} values is "
-                "too large to be read."
-            )
+        self._check_pointers(n_pointers)
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
         if self.n_entries > _BAND_ENTRIES:
             self.temporary_bytes = self.n_entries * self._record.itemsize

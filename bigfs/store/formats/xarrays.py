@@ -278,7 +278,7 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
 def _chosen(dataset: Any, variable: str | None, uri: str) -> str:
     names = [str(name) for name in dataset.data_vars]
     large = [name for name in names if dataset[name].ndim > 1]
-    return choose_member(Path(uri), names, large, variable)
+    return choose_member(uri, names, large, variable)
 
 
 def _classic(path: Location) -> Any:

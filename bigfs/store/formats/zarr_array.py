@@ -23,22 +23,20 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.formats import xarrays, zarr_stores
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
-from bigfs.store.formats.parts import PARTS, StoredTexts, open_here
+from bigfs.store.formats.parts import PARTS, ArrayByRows, StoredTexts, open_here
 from bigfs.store.location import METADATA_BYTES, Location, as_location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import (
     PLAIN_TYPES,
     Options,
-    RandomAccessSource,
     Source,
     check_names,
-    check_shape,
+    check_no_variable,
     choose_member,
     no_column,
-    work_dtype,
 )
-from bigfs.store.values import as_floats, decoding, refusing
+from bigfs.store.values import refusing
 
 logger = logging.getLogger("bigfs")
 # The largest band of whole chunks that is decoded at once.
@@ -100,8 +98,7 @@ def open_zarr(
 
     uri = uri or str(node.store_path).removeprefix("file://")
     if isinstance(node, zarr.Array):
-        if variable is not None:
-            raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
+        check_no_variable(uri, variable)
         with refusing(f"{uri} is a damaged zarr folder", Exception):
             attributes = dict(node.attrs)
         return open_array(node, uri, attributes=attributes, **cube)
@@ -125,7 +122,7 @@ def open_zarr(
         arrays = _arrays(node)
         beside = xarrays.named_beside(array.attrs for array in arrays.values())
         large = [n for n, array in arrays.items() if array.ndim > 1 and n not in beside]
-        name = choose_member(Path(uri), sorted(arrays), large, variable)
+        name = choose_member(uri, sorted(arrays), large, variable)
         group = node[name.rpartition("/")[0]] if "/" in name else node
         return open_array(arrays[name], uri, name, attributes, group, **cube)
 
@@ -214,10 +211,8 @@ def _arrays(group: Any) -> dict[str, Any]:
     if not hasattr(group, "group_keys"):
         return {}
     with ignoring_warnings():  # zarr warns of other files in the folder
-        arrays = dict(group.arrays())
-        for name, inner in group.groups():
-            arrays |= {f"{name}/{key}": array for key, array in _arrays(inner).items()}
-    return arrays
+        nodes = sorted(group.members(max_depth=None))
+    return {name: node for name, node in nodes if hasattr(node, "shape")}
 
 
 def _is_annotated(node: Any) -> bool:
@@ -270,7 +265,7 @@ def open_object(node: Any, options: Options) -> Source:
     return source
 
 
-class ZarrSource(RandomAccessSource):
+class ZarrSource(ArrayByRows):
     """A two-dimensional zarr array of numbers.
 
     An array in a local folder or a bucket pickles to its address and metadata, and is opened
@@ -278,19 +273,16 @@ class ZarrSource(RandomAccessSource):
     """
 
     chunk_rows: int
+    _cure = "Ingest the source again, then run 'bigfs inspect --verify'."
 
     def __init__(self, array: Any, uri: str, member: str, attributes: dict[str, Any]) -> None:
         import zarr
 
-        self.uri = uri
         stored = _numpy_dtype(array, uri)
-        self.dtype = work_dtype(stored, uri)
+        super().__init__(partial(open_here, array), uri)
         self._stored = _named_dtype(attributes.get("stored_dtype")) or stored
-        check_shape(array.shape, uri)
         if 0 in (*array.chunks, *(array.shards or ())):
             raise InputError(f"{uri}: its metadata are damaged, chunks have no rows or columns.")
-        self.n_samples, self.n_features = (int(size) for size in array.shape)
-        self.chunk_rows = int(array.chunks[0])
         names = attributes.get("feature_names")
         if names is not None and not isinstance(names, list):
             raise InputError(f"{uri}: its attribute feature_names must be a list of texts.")
@@ -306,16 +298,15 @@ class ZarrSource(RandomAccessSource):
             self.column_types = {n: t for n, t in types.items() if t in PLAIN_TYPES}
         self._dropped, self.sources = ours.get("dropped", ()), ours.get("sources", ())
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
-        self._array, self._path, self._stamp = array, None, None
         self.shareable = not isinstance(array.store_path.store, zarr.storage.MemoryStore)
-        folder = folder_of(array)
+        self._folder = folder = folder_of(array)
         if folder is not None:
-            self._path, self._stamp = str(folder), _stamp(folder)
             if self.index is not None:
                 self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
             zarr_stores.expect(array)
             check_chunks(array, uri, member, ours=self.checked)
-            self._array = None  # opened again so that chunks are looked at when they are read
+            # Opened again, so that chunks are looked at when they are read.
+            self._place = partial(open_rows, str(folder), self.checked, _stamp(folder))
 
     def _committed(self, attributes: dict[str, Any]) -> int:
         """Return the rows that count; more of them may just be appended."""
@@ -350,22 +341,13 @@ class ZarrSource(RandomAccessSource):
     @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]
         """Rows of the original that an ingest left out."""
-        return read_dropped(self._dropped, as_location(str(self._path)).parent)
+        return read_dropped(self._dropped, as_location(str(self._folder)).parent)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``."""
-        if self._array is None:
-            self._array = _array_at(str(self._path), self._stamp, self.checked)
-        cure = "Ingest the source again, then run 'bigfs inspect --verify'."
-        with decoding(f"{self.uri}: rows {start} to {stop}", cure):
-            rows = self._rows(start, stop)
-        return as_floats(rows, self.dtype, self.uri, start)
-
-    def _rows(self, start: int, stop: int) -> np.ndarray:
+    def _stored_rows(self, array: Any, start: int, stop: int) -> np.ndarray:
         """Return rows as they are stored; a limited number of chunks is read at a time."""
         from zarr.core.buffer import default_buffer_prototype
 
-        array, wrap = self._array, default_buffer_prototype().nd_buffer.from_numpy_array
+        wrap = default_buffer_prototype().nd_buffer.from_numpy_array
         chunk, grid = int(array.chunks[0]), zarr_stores.chunk_grid(array)
         band = max(1, chunk * array.shape[1] * array.dtype.itemsize)
         step = max(1, min(_CHUNKS_AT_ONCE // grid[1], _READ_BYTES // band)) * chunk
@@ -382,10 +364,6 @@ class ZarrSource(RandomAccessSource):
             block = self.read(start, min(start + band, self.n_samples))
             for first in range(0, len(block), rows):
                 yield block[first : first + rows]
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return state if self._path is None else {**state, "_array": None}
 
     # 50,000 names are a megabyte.
     beside_tasks = MappingProxyType({"feature_names": None, "_dropped": ()})
@@ -489,9 +467,18 @@ def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) 
 
 
 @contextmanager
-def open_rows(path: str, strict: bool = False) -> Iterator[Any]:
-    """Open an array, for a process that reads it; strict: a missing chunk is an error."""
-    yield _array_at(path, _stamp(as_location(path)), strict)
+def open_rows(path: str, strict: bool = False, stamp: Any = None) -> Iterator[Any]:
+    """Open an array, for a process that reads it.
+
+    Parameters
+    ----------
+    path : str
+    strict : bool, default=False
+        Whether a missing chunk is an error.
+    stamp : tuple, str or None, default=None
+        Of the array at the path that is meant. None: whatever is there.
+    """
+    yield _array_at(path, stamp or _stamp(as_location(path)), strict)
 
 
 @contextmanager

@@ -20,14 +20,13 @@ from bigfs.results.result import Result, open_result
 from bigfs.selectors.registry import make_config
 from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
 from bigfs.store.records import (
-    MANIFEST,
     REPORT,
     TABLE,
     check_new_file,
     is_own_report,
     report_mark,
 )
-from bigfs.store.retention import followed
+from bigfs.store.retention import followed, opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch
 
@@ -55,11 +54,7 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     StorageError
         If the file cannot be written.
     """
-    folder = followed(path)
-    if not (folder / MANIFEST).is_file():
-        has = f"it has no {MANIFEST}" if folder.exists() else "there is nothing"
-        raise InputError(f"{path} is not a run directory: {has}.")
-    manifest = RunDirectory(folder).read().manifest
+    manifest, folder = opened_run(path).manifest, followed(path)
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
         text, figure = (read_output(folder / name) for name in ("table.json", "curves.svg"))

@@ -21,7 +21,7 @@ from bigfs.core.paths import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
 from bigfs.results.plots import positions_of, read_axis
-from bigfs.results.result import Result, mean_score
+from bigfs.results.result import Result, mean_score, score_cell
 from bigfs.results.sample import Sample, selected_first
 from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import Curves
@@ -200,13 +200,10 @@ def _percent(row: dict[str, Any], key: str) -> str:
 
 def _beside_chance(row: dict[str, Any], key: str) -> str:
     """Return a score with its deviation, and a sign where it is not that of chance."""
-    value = _percent(row, key)
-    if not value:
+    if not _percent(row, key):
         return ""
-    spread = row["scores"].get(f"{key}_std")
-    deviation = "" if spread is None else f" ± {100 * spread:.1f}"
     verdict = (row.get("than_chance") or {}).get(key, "")
-    return f"{value}{deviation}{_THAN_CHANCE.get(verdict, '')}"
+    return f"{score_cell(row['scores'], key).strip()}{_THAN_CHANCE.get(verdict, '')}"
 
 
 def _agreement(row: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
 from bigfs.store.location import Location, as_location, is_within, read_output
 from bigfs.store.records import CONFIG, FEATURES, TABLE
-from bigfs.store.retention import followed
+from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 from bigfs.store.source import Source
@@ -519,11 +519,8 @@ def open_result(path: str | Location) -> Result:
     CorruptStoreError
         If a file of the result was changed.
     """
-    directory = RunDirectory(followed(path))
-    if not (directory.path / "manifest.json").exists():
-        has = "it has no manifest.json" if directory.path.exists() else "there is nothing"
-        raise InputError(f"{path} is not a run directory: {has}.")
-    stages = directory.read().manifest["stages"]
+    directory = opened_run(path)
+    stages = directory.manifest["stages"]
     stored = directory.stage_path("result")
     if (directory.path / TABLE).exists() and "result" not in stages:
         raise InputError(

@@ -87,6 +87,21 @@ def followed(place: str | Location) -> Location:
     return place.with_name(name)
 
 
+def opened_run(path: str | Location) -> RunDirectory:
+    """Return the run directory at a place, with its manifest.
+
+    Raises
+    ------
+    InputError
+        If it is none, or its manifest cannot be read.
+    """
+    directory = RunDirectory(followed(path))
+    if not (directory.path / MANIFEST).exists():
+        has = f"it has no {MANIFEST}" if directory.path.exists() else "there is nothing"
+        raise InputError(f"{path} is not a run directory: {has}.")
+    return directory.read()
+
+
 def finished_runs(run: Location, series: str) -> list[Location]:
     """Return the finished runs of a series beside a run, oldest first."""
     form = _dated(series, DATE)

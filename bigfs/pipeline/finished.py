@@ -26,7 +26,7 @@ from bigfs.store.records import (
     is_own_report,
     report_mark,
 )
-from bigfs.store.retention import followed, opened_run
+from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch
 
@@ -54,7 +54,8 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     StorageError
         If the file cannot be written.
     """
-    manifest, folder = opened_run(path).manifest, followed(path)
+    directory = opened_run(path)
+    manifest, folder = directory.manifest, directory.path
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
         text, figure = (read_output(folder / name) for name in ("table.json", "curves.svg"))

@@ -211,7 +211,7 @@ class SparseRowProducts(RowProducts):
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
-        return self._rows.quadratic_forms(self._outer())
+        return self._rows.product_squares()
 
     def _outer(self) -> np.ndarray:
         return self._rows.products(np.ones(self._rows.shape[1]))

@@ -98,13 +98,24 @@ class SparseRows:
             total = total - np.asarray((means * means).sum(axis=1)).ravel()
         return np.asarray(total)
 
-    def quadratic_forms(self, outer: np.ndarray) -> np.ndarray:
-        """Return ``x_j' A x_j`` of every column x_j, for A with centered rows and columns."""
-        forms, outer = np.empty(self.shape[1]), np.ascontiguousarray(outer)
-        for begin in range(0, len(forms), _STRIP):
-            columns = self._by_feature[begin : begin + _STRIP]
-            forms[begin : begin + _STRIP] = columns.multiply(columns @ outer).sum(axis=1)
-        return forms
+    def product_squares(self) -> np.ndarray:
+        """Return the squared norms of the columns' products with all columns, (n_features,)."""
+        n, d = self.shape
+        norms, columns = np.empty(d), self._by_feature
+        by_rows = columns.nnz * n < d * d + float((np.diff(self._entries.indptr) ** 2.0).sum())
+        outer = self.products(np.ones(d)) if by_rows else None
+        means = None if self.members is None else columns @ self.members
+        for begin in range(0, d, _STRIP):
+            part = slice(begin, begin + _STRIP)
+            if outer is not None:  # x_j' (X X') x_j
+                norms[part] = columns[part].multiply(columns[part] @ outer).sum(axis=1)
+                continue
+            gram = (columns[part] @ self._entries).toarray()
+            if means is not None:
+                both = means[part] @ means.T
+                gram -= both if isinstance(both, np.ndarray) else both.toarray()
+            norms[part] = np.einsum("ij,ij->i", gram, gram)
+        return norms
 
     def times(self, B: np.ndarray) -> np.ndarray:
         """Return the rows times B of shape (n_features, ...)."""

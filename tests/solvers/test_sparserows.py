@@ -90,10 +90,10 @@ def test_a_solve_is_that_of_dense_rows(
     assert bool(kernels) == is_factored
 
 
-def test_quadratic_forms_are_those_of_centered_columns() -> None:
+@pytest.mark.parametrize("shape", [(40, 300), (300, 310)])  # by products of rows, of columns
+def test_squares_of_products_are_those_of_centered_columns(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(4)
-    X = np.where(rng.random((40, 300)) < 0.2, rng.normal(size=(40, 300)), 0.0)
-    rows, centered = SparseRows(csr_array(X), np.zeros(40, dtype=int)), X - X.mean(axis=0)
-    outer = rows.products(np.ones(300))
+    X = np.where(rng.random(shape) < 0.2, rng.normal(size=shape), 0.0)
+    rows, centered = SparseRows(csr_array(X), np.zeros(len(X), dtype=int)), X - X.mean(axis=0)
     expected = np.einsum("ij,ij->j", centered, centered @ centered.T @ centered)
-    np.testing.assert_allclose(rows.quadratic_forms(outer), expected, rtol=1e-12)
+    np.testing.assert_allclose(rows.product_squares(), expected, rtol=1e-12)

@@ -244,12 +244,14 @@ class PicksOnRows(Picks):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of the method's class."""
-        rows = inputs.blocks.start_pass().read(0, self.shape.n_samples).astype(np.float64)
-        rows = in_range(rows, 1) if self.rule.scale_free else rows
+        rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
         sparse = mostly_zeros(rows, centered=True)
+        entries = rows.astype(np.float64) if sparse is None else sparse[0].data
+        if self.rule.scale_free:
+            in_range(entries, 1)
         if sparse is None:
-            rows -= column_means(rows)
-            products = RowProducts(rows)
+            entries -= column_means(entries)
+            products = RowProducts(entries)
         else:
             del rows
             center = np.zeros(self.shape.n_samples, dtype=np.intp)

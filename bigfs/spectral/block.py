@@ -233,6 +233,13 @@ class StoredBlock:
         # The null space is removed from Z'DZ and Z'DPZ alike: P is 1 on it.
         null = means.T @ (self._volumes[:, None] * means)
         overlap, energy = (part - null for part in np.split(sums[n_connected:], 2))
+        # What a filter has damped to the rounding of the null space is noise, as the last guards
+        # may be: it gets the largest eigenvalue, and the next filter makes a guard of it again.
+        noise = np.maximum(_ROUNDING * np.diag(null), np.finfo(np.float64).tiny)
+        lost = np.flatnonzero(np.diag(overlap) <= noise)
+        for products, value in ((overlap, noise[lost]), (energy, 0.0)):
+            products[lost], products[:, lost] = 0.0, 0.0
+            products[lost, lost] = value
         basis = _whitening(overlap)
         mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
         turn = basis @ turn[:, ::-1]
@@ -276,6 +283,10 @@ class StoredBlock:
 def block_rows(width: int, n_samples: int) -> int:
     """Return the rows of a block of so many vectors."""
     return min(n_samples, max(1, BLOCK_VALUES // width))
+
+
+# Of a sum of squares, relative to it.
+_ROUNDING = 1e-15
 
 
 def _whitening(overlap: np.ndarray) -> np.ndarray:

@@ -9,10 +9,11 @@ import pytest
 from scipy.sparse import block_diag, csr_array, csr_matrix, diags_array
 from scipy.sparse.linalg import eigsh
 from scipy.spatial import cKDTree
+from sklearn.datasets import make_blobs
 
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.units import GIB
-from bigfs.graph import affinity_from_csr
+from bigfs.graph import affinity_from_csr, knn_graph
 from bigfs.spectral import iteration
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.eigsh import solve_eigsh
@@ -79,6 +80,16 @@ def test_disconnected_graphs(n_components: int) -> None:
     np.testing.assert_allclose(
         solution.embedding[:, :known], expected.vectors[:, :known], atol=1e-15
     )
+
+
+def test_guards_that_a_filter_damps_to_rounding_are_found_again() -> None:
+    X, _ = make_blobs(6000, 12, centers=5, random_state=1)
+    graph = knn_graph(X.astype(np.float32), 8)
+    ours, exact = (
+        spectral_embedding(graph, 6, solver=solver, tol=1e-8) for solver in ("chebyshev", "eigsh")
+    )
+    np.testing.assert_allclose(ours.eigenvalues, exact.eigenvalues, rtol=0, atol=1e-12)
+    assert ours.residuals.max() < 1e-8
 
 
 def test_a_group_at_the_cut_has_one_basis() -> None:

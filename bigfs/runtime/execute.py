@@ -29,7 +29,7 @@ from bigfs.core.errors import BigfsError, ClusterError, InputError, StorageError
 from bigfs.core.threads import single_thread
 from bigfs.runtime.interrupt import check_interrupt, task
 from bigfs.runtime.progress import Work, track, working_on
-from bigfs.runtime.scope import active_client, crosses_processes, dask_get, in_task, inline
+from bigfs.runtime.scope import active_client, crosses_processes, dask_get, in_task
 
 TREE_ARITY = 8
 MAX_TASKS = 100_000
@@ -241,10 +241,12 @@ def _run(job: _Job) -> list[Any]:
     if in_task():
         return _run_inline(job)
     client = active_client()
+    if client is None and len(job.items) == 1 and not crosses_processes():
+        results = _run_inline(job)  # a graph of one task takes milliseconds
+        job.progress.advance(1)
+        return results
     if client is None:
-        return (
-            _run_alone(job) if len(job.items) == 1 and not crosses_processes() else _run_local(job)
-        )
+        return _run_local(job)
     with cluster_failures(job.label):
         if job.combine is None:
             return _map_on_cluster(client, job)
@@ -260,14 +262,6 @@ def _run_inline(job: _Job) -> list[Any]:
     for result in results:
         tree.push(result)
     return [tree.root()]
-
-
-def _run_alone(job: _Job) -> list[Any]:
-    """Run the only task in this thread: a graph of one takes milliseconds."""
-    with inline():
-        result = _call(job.fn, job.items[0], job.shared)
-    job.progress.advance(1)
-    return [result]
 
 
 def _run_local(job: _Job) -> list[Any]:

@@ -88,13 +88,11 @@ class _Conditions:
         self.R, D, P = rows.A.shape
         self.g, self.C, self.m, self.d = rows.bounds, C, m, d
         self.shape, self.fixed = (d, P), m >= d  # fixed: every sigma is 1
-        self.rows, self.is_small = rows.A, self.fixed and smooth is None and self.R < d * P
-        if self.is_small:
+        self.full = self.flat = rows.A.reshape(self.R, -1)[:, : d * P]
+        if self.fixed and smooth is None and self.R < d * P:
             # Only products of rows matter then, and rows of R numbers have the same.
-            values, vectors = np.linalg.eigh(_products(rows.A, d))
+            values, vectors = np.linalg.eigh(self.full @ self.full.T)
             self.flat, self.d = vectors * np.sqrt(np.maximum(values, 0.0)), self.R
-        else:
-            self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
         self.e = (np.arange(self.R) < rows.n_planes).astype(np.float64)
         self.n_intercepts = P * (D - d)
         self.F = np.hstack([rows.A[:, d:].reshape(self.R, self.n_intercepts), rows.free])
@@ -166,12 +164,6 @@ class _Conditions:
         return r, max(shares) if np.isfinite(shares).all() else np.inf
 
 
-def _products(A: np.ndarray, d: int) -> np.ndarray:
-    """Return the products of rows of shape (D, P) on their first d features."""
-    flat, others = A.reshape(len(A), -1), A[:, d:].reshape(len(A), -1)
-    return np.asarray(flat @ flat.T - others @ others.T)
-
-
 def _largest(values: np.ndarray) -> float:
     return float(np.abs(values).max(initial=0.0))
 
@@ -236,8 +228,8 @@ def interior_point(
             step = system.solve(r, mu * share**3 - products - first.values * first.multipliers)
         point = point.plus(step, min(1.0, _TO_BOUNDARY * point.longest(step)))
     V, x = best.V, best.multipliers[: problem.R]
-    if problem.is_small:
-        V = (x @ problem.rows.reshape(problem.R, -1)).reshape(problem.rows.shape[1:])[:n_features]
+    if problem.flat is not problem.full:
+        V = (x @ problem.full).reshape(problem.shape)
     if problem.n_intercepts:
         V = np.vstack([V, best.f[: problem.n_intercepts]])
     return InteriorPoint(V, x, n_iter)

@@ -99,12 +99,15 @@ class SparseRows:
         return np.asarray(total)
 
     def product_squares(self) -> np.ndarray:
-        """Return the squared norms of the columns' products with all columns, (n_features,)."""
+        """Return the squared norms of the columns' products with all columns, (n_features,).
+
+        Groups must be few, as for centered rows.
+        """
         n, d = self.shape
         norms, columns = np.empty(d), self._by_feature
         by_rows = columns.nnz * n < d * d + float((np.diff(self._entries.indptr) ** 2.0).sum())
-        outer = self.products(np.ones(d)) if by_rows else None
-        means = None if self.members is None else columns @ self.members
+        outer = np.ascontiguousarray(self.products(np.ones(d))) if by_rows else None
+        means = None if self.members is None else np.asarray(columns @ self.members)
         for begin in range(0, d, _STRIP):
             part = slice(begin, begin + _STRIP)
             if outer is not None:  # x_j' (X X') x_j
@@ -112,8 +115,7 @@ class SparseRows:
                 continue
             gram = (columns[part] @ self._entries).toarray()
             if means is not None:
-                both = means[part] @ means.T
-                gram -= both if isinstance(both, np.ndarray) else both.toarray()
+                gram -= means[part] @ means.T
             norms[part] = np.einsum("ij,ij->i", gram, gram)
         return norms
 

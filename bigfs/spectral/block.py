@@ -33,6 +33,8 @@ _LEAST_PRODUCTS = 4
 _LOT = CACHE_LINE // 4
 # Values of a block of rows: it is read, and what is made of it written, in float64.
 BLOCK_VALUES = 2**21
+# The rounding of a sum of squares, relative to it.
+_ROUNDING = 1e-15
 
 
 class Record:
@@ -283,10 +285,6 @@ class StoredBlock:
 def block_rows(width: int, n_samples: int) -> int:
     """Return the rows of a block of so many vectors."""
     return min(n_samples, max(1, BLOCK_VALUES // width))
-
-
-# Of a sum of squares, relative to it.
-_ROUNDING = 1e-15
 
 
 def _whitening(overlap: np.ndarray) -> np.ndarray:

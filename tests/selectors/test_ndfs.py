@@ -192,7 +192,9 @@ def test_threads_give_the_same_bits(digits: np.ndarray) -> None:
 @pytest.mark.parametrize("update", UPDATES)
 def test_rows_of_few_entries_equal_the_dense_reference(digits: np.ndarray, update: str) -> None:
     X = np.where(np.random.default_rng(0).random(digits.shape) < 0.1, digits, 0.0)
-    assert hasattr(compact(X), "indptr") and compact(digits) is digits
+    late = np.vstack([np.zeros((300, 64)), digits])  # its first rows alone have no entries
+    assert hasattr(compact(X), "indptr")
+    assert compact(digits) is digits and compact(late) is late
     blocks, stored = _graph(X)
     F, options = _start(400, 10), {"alpha": 1.0, "beta": 1.0, "gamma": 1e3, "update": update}
     result = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=8, **options)

@@ -31,7 +31,7 @@ _FLUSH = 1e-30
 # The printed denominator can be negative; clamped, an entry grows at most this much at once.
 _GROWTH = 10.0
 # Of a block with a smaller share of entries that are not zero, products in CSR form are faster;
-# so many of its rows are looked at.
+# so many of its rows are looked at first.
 _FEW_ENTRIES = 1 / 12
 _LOOKED_AT = 256
 
@@ -105,11 +105,13 @@ def float_tiles(X: Any) -> Iterator[tuple[slice, Any]]:
 def compact(X: Any) -> Any:
     """Return a block as CSR where few of its entries are not zero, else as it is.
 
-    The first rows decide: whether a block is kept between passes must not change the sums.
+    Whether a block is kept between passes must not change the sums: its entries alone decide.
     """
-    first = X[:_LOOKED_AT]
-    if hasattr(X, "indptr") or np.count_nonzero(first) > _FEW_ENTRIES * first.size:
+    if hasattr(X, "indptr"):
         return X
+    for rows in (X[:_LOOKED_AT], X):  # most blocks have many entries from the first rows on
+        if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
+            return X
     from scipy.sparse import csr_array
 
     return csr_array(X)

@@ -247,13 +247,13 @@ class PicksOnRows(Picks):
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
         sparse = mostly_zeros(rows, centered=True)
         entries = rows.astype(np.float64) if sparse is None else sparse[0].data
+        del rows
         if self.rule.scale_free:
             in_range(entries, 1)
         if sparse is None:
             entries -= column_means(entries)
             products = RowProducts(entries)
         else:
-            del rows
             center = np.zeros(self.shape.n_samples, dtype=np.intp)
             products = SparseRowProducts(SparseRows(sparse[0], center))
         return self._result(products, products.norms(), None)

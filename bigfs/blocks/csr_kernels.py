@@ -22,7 +22,7 @@ def kernel_bytes(shape: Shape) -> int:
     return _KERNEL_BYTES * (shape.block_entries or 0)
 
 
-def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | None:
+def mostly_zeros(X: np.ndarray, *, centered: bool) -> Any:
     """Return dense rows as CSR where that is the faster form of their products.
 
     Parameters
@@ -33,22 +33,16 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
 
     Returns
     -------
-    entries : csr_array of shape (n_rows, n_features), float64
-    mean : ndarray of shape (n_features,), float64
-        What is still to be subtracted. Columns that are zero in less than half of the rows are
-        centered already: taking away large means from sums would leave rounding.
+    entries : csr_array of shape (n_rows, n_features), float64, or None
+        Those of `centered_entries`, if they are to be centered.
     """
     from scipy.sparse import csr_array
 
     n, counts = len(X), np.count_nonzero(X, axis=0)
     if _ENTRY_COST * float((counts.astype(np.float64) ** 2).sum()) >= float(n) ** 2 * X.shape[1]:
         return None
-    mean = column_means(X) if centered else np.zeros(X.shape[1])
-    filled = np.flatnonzero(2 * counts > n)
-    X = X.astype(np.float64)
-    X[:, filled] -= mean[filled]
-    mean[filled] = 0.0
-    return csr_array(X), mean
+    entries = csr_array(X)
+    return centered_entries(entries) if centered else csr_array(entries, dtype=np.float64)
 
 
 def centered_entries(X: Any) -> Any:

@@ -329,7 +329,7 @@ class GreedyPath(ABC):
         from scipy.linalg.blas import dgemm
 
         W, held = self.W[self._base :], self._held
-        by_worth = np.lexsort((np.arange(len(values)), -values))
+        by_worth = np.argsort(-values, kind="stable")
         by_worth = by_worth[values[by_worth] > 0]
         # The feature itself is among the first, unless more are equal than come in together.
         is_held = np.isin(by_worth, held, assume_unique=True)
@@ -487,8 +487,10 @@ class TargetPath(GreedyPath):
         return np.einsum("jk,jk->j", self._cross, self._cross) / norms
 
     def _update(self, feature: int, w: np.ndarray) -> float:
+        from scipy.linalg.blas import dger
+
         share = self._cross[feature] / w[feature]
-        self._cross -= np.multiply.outer(w, share)
+        dger(-1.0, share, w, a=self._cross.T, overwrite_a=1)  # cross - w share', in place
         return float(share @ share)
 
     def coefficients(self, cross: np.ndarray) -> np.ndarray:

@@ -103,20 +103,27 @@ class SparseRows:
 
         Groups must be few, as for centered rows.
         """
+        from scipy.linalg.blas import dgemm
+
         n, d = self.shape
-        norms, columns = np.empty(d), self._by_feature
-        by_rows = columns.nnz * n < d * d + float((np.diff(self._entries.indptr) ** 2.0).sum())
-        outer = np.ascontiguousarray(self.products(np.ones(d))) if by_rows else None
-        means = None if self.members is None else np.asarray(columns @ self.members)
-        for begin in range(0, d, _STRIP):
-            part = slice(begin, begin + _STRIP)
-            if outer is not None:  # x_j' (X X') x_j
+        norms, columns = np.zeros(d), self._by_feature
+        if columns.nnz * n < d * d + float((np.diff(self._entries.indptr) ** 2.0).sum()):
+            outer = np.ascontiguousarray(self.products(np.ones(d)))  # x_j' (X X') x_j
+            for part in (slice(begin, begin + _STRIP) for begin in range(0, d, _STRIP)):
                 norms[part] = columns[part].multiply(columns[part] @ outer).sum(axis=1)
-                continue
-            gram = (columns[part] @ self._entries).toarray()
+            return norms
+        means = None if self.members is None else np.asarray(columns @ self.members)
+        room = np.empty(min(_STRIP, d) * d)
+        for begin in range(0, d, _STRIP):
+            part, later = columns[begin : begin + _STRIP], self._entries[:, begin:]
+            shape = size, _ = part.shape[0], later.shape[1]
+            gram = (part @ later).toarray(out=room[: size * shape[1]].reshape(shape))
             if means is not None:
-                gram -= means[part] @ means.T
-            norms[part] = np.einsum("ij,ij->i", gram, gram)
+                m = means[begin:]
+                dgemm(-1.0, m, m[:size], beta=1.0, c=gram.T, trans_b=1, overwrite_c=1)
+            norms[begin : begin + size] += np.einsum("ij,ij->i", gram, gram)
+            # The products are those of both columns; later strips leave them out.
+            norms[begin + size :] += np.einsum("ij,ij->j", gram[:, size:], gram[:, size:])
         return norms
 
     def times(self, B: np.ndarray) -> np.ndarray:

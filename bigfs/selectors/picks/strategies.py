@@ -246,7 +246,7 @@ class PicksOnRows(Picks):
         """Return the scores; details are the attributes of the method's class."""
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
         sparse = mostly_zeros(rows, centered=True)
-        entries = rows.astype(np.float64) if sparse is None else sparse[0].data
+        entries = rows.astype(np.float64) if sparse is None else sparse.data
         del rows
         if self.rule.scale_free:
             in_range(entries, 1)
@@ -255,7 +255,7 @@ class PicksOnRows(Picks):
             products = RowProducts(entries)
         else:
             center = np.zeros(self.shape.n_samples, dtype=np.intp)
-            products = SparseRowProducts(SparseRows(sparse[0], center))
+            products = SparseRowProducts(SparseRows(sparse, center))
         return self._result(products, products.norms(), None)
 
 

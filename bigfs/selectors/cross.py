@@ -124,6 +124,8 @@ def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
 
     They are exactly zero for features that are constant in these rows.
     """
+    from scipy.linalg.blas import dger
+
     moments, n = csr_moments(X), X.shape[0]
     entries = centered_entries(X)
     mean = np.asarray(entries.sum(axis=0)) / n  # of what is not centered yet
@@ -132,7 +134,7 @@ def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
     for begin in range(0, len(features), GROUP):
         group = slice(begin, begin + GROUP)
         (side[group] @ entries).toarray(out=cross[group])
-        cross[group] -= np.multiply.outer(mean[features[group]], n * mean)
+        dger(-n, mean, mean[features[group]], a=cross[group].T, overwrite_a=1)
     cross[:, moments.constant] = 0.0
     cross[moments.constant[features]] = 0.0
     return Cross(moments.count, moments.mean, moments.mean[features], cross.T, moments.squares)

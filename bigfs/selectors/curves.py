@@ -81,7 +81,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
     choose = partial(_choose, selection=selection, quick=quick)
-    return Stage("curves", 5, settings, choose, sparse=True)
+    return Stage("curves", 6, settings, choose, sparse=True)
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
@@ -411,11 +411,17 @@ def _kept(rows: np.ndarray, paths: list[np.ndarray], k: int) -> np.ndarray:
     """Return the share of its nearest rows that each row keeps, shape (n_paths, n_rows)."""
     rows = rows - rows.mean(axis=0)
     k = min(k, len(rows) - 1)
-    in_all = nested.squared_distances(rows)
+    in_all = nested.squared_distances(rows @ rows.T)
     near = in_all <= nested.kth_smallest(in_all, k)
-    return np.array(
-        [nested.neighbors_kept(nested.squared_distances(rows[:, path]), near, k) for path in paths]
-    )
+    kept, before, gram = [], paths[0][:0], np.zeros_like(in_all)
+    for path in paths:
+        if not np.array_equal(path[: len(before)], before):
+            before, gram = path[:0], np.zeros_like(in_all)
+        joining = rows[:, path[len(before) :]]
+        gram += joining @ joining.T
+        before = path
+        kept.append(nested.neighbors_kept(nested.squared_distances(gram), near, k))
+    return np.array(kept)
 
 
 def _kernel(

@@ -90,9 +90,8 @@ def explained_others(
     return np.cumsum(added - own - chance) / (float(squares.sum()) or 1.0)
 
 
-def squared_distances(X: np.ndarray) -> np.ndarray:
-    """Return the squared distances of all pairs of rows, shape (n_rows, n_rows), float64."""
-    gram = X @ X.T
+def squared_distances(gram: np.ndarray) -> np.ndarray:
+    """Return the squared distances of all pairs of rows from their products, (n_rows, n_rows)."""
     squares = gram.diagonal()
     distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
     np.fill_diagonal(distances, np.inf)

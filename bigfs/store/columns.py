@@ -372,9 +372,9 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     X = source.read(0, rows)
     if not isinstance(X, np.ndarray):  # counts, which are not ids
         return []
-    sentences, few = [], X[:_FEWEST_ROWS]
-    integral = np.flatnonzero((few == np.rint(few)).all(axis=0))
-    ids = [j for j in integral.tolist() if (X[:, j] == np.rint(X[:, j])).all()]
+    sentences, few = [], np.sort(X[:_FEWEST_ROWS], axis=0)
+    likely = (few == np.rint(few)).all(axis=0) & (few[1:] > few[:-1]).all(axis=0)
+    ids = [j for j in np.flatnonzero(likely).tolist() if (X[:, j] == np.rint(X[:, j])).all()]
     ids = [j for j in ids if len(np.unique(X[:, j])) == rows]
     if len(ids) <= _MOST_IDS:
         sentences = [f"{names[j]!r} looks like an id: whole numbers, all different." for j in ids]

@@ -57,6 +57,8 @@ class Record:
             # elsewhere is read, written or removed.
             usable = all(is_within(as_location(place), path) for place in _places(state))
             usable = usable and as_location(state["folder"]).exists()
+            # Earlier versions recorded a file of W in order.
+            usable = usable and "in_order" in state["graph"]
             self.state = state if usable and state["row_bytes"] == row_bytes else None
 
     def folder(self) -> Scratch:
@@ -90,7 +92,7 @@ def _places(stored: Any) -> Iterator[str]:
     """Yield all addresses in a record."""
     if isinstance(stored, dict):
         for name, value in stored.items():
-            if name in ("folder", "labels", "volumes") or (name == "ordered" and value):
+            if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
                 yield str(value)
             yield from _places(value)
     elif isinstance(stored, list):

@@ -110,9 +110,9 @@ def warm_up() -> None:
     """Load numba and the compiled loops, which take 100 MiB: part of a process, not of a task."""
     step, gather = compiled_products()
     pointers, ids = np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32)
-    for weights, vectors in (("f4", "f4"), ("f8", "f4"), ("f4", "f8"), ("f8", "f8")):
-        csr = (pointers, ids, np.ones(2, weights), np.ones(2))
-        X = np.ones((2, 1), vectors)
+    csr = pointers, ids, np.ones(2), np.ones(2)
+    for dtype in (np.float32, np.float64):
+        X = np.ones((2, 1), dtype)
         scalars = tuple(X.dtype.type(value) for value in (1.0, 0.0, 0.0))
         step(*csr, X, X.copy(), 0, *scalars)
         gather(*csr, X, ids, np.ones((2, 1)))

@@ -6,41 +6,26 @@ the graph within partitions, and by partitions alone, which takes less memory to
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib import format as npy
 
 from bigfs.graph import AffinityMatrix, connected_components
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.kernels import compiled_products
 from bigfs.spectral.problem import check_rows
 from bigfs.spectral.thin import fill_of, inverse, level_order
-from bigfs.store.location import (
-    Location,
-    as_location,
-    is_remote,
-    new_file,
-    read_into,
-    write_from,
-)
-from bigfs.store.pages import open_own
+from bigfs.store.location import as_location, is_remote
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Rows of W that are read at a time.
 PIECE_ROWS = 2**16
-# Entries in order that are put together at a time.
-SLICE_ENTRIES = 2**23
+# Entries in order that are put together at a time, and chunks that they are stored in.
+SLICE_ENTRIES, _SLICE_CHUNKS = 2**23, 4
 # What `StoredGraph.describe` tells beside addresses of arrays.
-_DESCRIBED = ("ordered", "in_memory", "fill")
-# The arrays of the file of W in order.
-_INDPTR, _DEGREES, _PLACE, _INDICES, _WEIGHTS = range(5)
+_DESCRIBED = ("in_order", "in_memory", "fill")
 
 
 @dataclass(frozen=True)
@@ -60,9 +45,9 @@ class StoredGraph:
     W: AffinityMatrix
     labels: ArrayRef  # of shape (n_samples,), int32: connected components, by their first row
     volumes: ArrayRef  # of shape (n_connected,), float64: sums of degrees
-    # File of W with its rows in an order that keeps neighbors near; "": W is read as it is.
-    ordered: str = ""
-    in_memory: bool = False  # whether a task holds that file
+    # Folder of W with its rows in an order that keeps neighbors near; "": W is read as it is.
+    in_order: str = ""
+    in_memory: bool = False  # whether a task holds W in that order
     fill: int = -1  # entries of its Cholesky factor in an order by levels; -1: too many
 
     @property
@@ -110,7 +95,7 @@ def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> Stored
         return graph
     shared = (W, storage.order)
     [(path, fill)] = run_tasks(_order_task, [str(scratch.path)], *shared, label="order of rows")
-    return replace(graph, ordered=path, in_memory=storage.in_memory, fill=fill)
+    return replace(graph, in_order=path, in_memory=storage.in_memory, fill=fill)
 
 
 def _volumes_task(
@@ -125,16 +110,16 @@ def _volumes_task(
 
 
 def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
-    """Store W in an order that keeps neighbors near; return the file, and the fill."""
+    """Store W in an order that keeps neighbors near; return the folder, and the fill."""
     order, fill = np.arange(W.n_samples, dtype=np.int32), -1
     if kind == "levels":
         order, fill = _levels(W)
     if W.partitions is not None:
         order = order[np.argsort(W.partitions.load()[order], kind="stable")]
-    path = as_location(folder) / f"ordered-{secrets.randbits(62):016x}"
-    with new_file(path) as file:
-        _write_ordered(file, W, order)
-    return str(path), fill
+    scratch = Scratch(folder)
+    ordered = scratch.child(scratch.unique("ordered"))
+    _write_ordered(ordered, W, order)
+    return str(ordered.path), fill
 
 
 def _levels(W: AffinityMatrix) -> tuple[np.ndarray, int]:
@@ -154,50 +139,27 @@ def _pointers(W: AffinityMatrix) -> np.ndarray:
     return indptr.astype(np.int32) if W.nnz < 2**31 else indptr
 
 
-def _weights(W: AffinityMatrix, begin: int = 0, end: int | None = None) -> np.ndarray:
-    """Read weights: a single one if all are 1, float32 if that is exact."""
-    if W.weight == "binary":
-        return np.ones(1, np.float32)
-    weights = W.data.read(begin, W.nnz if end is None else end)
-    if (weights == 1.0).all():
-        return np.ones(1, np.float32)
-    single = weights.astype(np.float32)
-    return single if (single == weights).all() else weights
-
-
-def _weight_type(W: AffinityMatrix) -> type | None:
-    """Return a type that holds all weights; None if all are 1."""
-    if W.weight == "binary":
-        return None
-    parts = (_weights(W, *bounds) for bounds in block_bounds(W.nnz, SLICE_ENTRIES))
-    kinds = {(part.dtype.itemsize, bool((part == 1).all())) for part in parts}
-    if all(is_one for _, is_one in kinds):
-        return None
-    return np.float32 if all(size == 4 for size, _ in kinds) else np.float64
-
-
-def _write_ordered(file: Any, W: AffinityMatrix, order: np.ndarray) -> None:
-    """Write ``indptr, degrees, place, indices, weights`` of W in an order of its rows."""
+def _write_ordered(scratch: Scratch, W: AffinityMatrix, order: np.ndarray) -> None:
+    """Store the arrays of W in an order of its rows, and the place of each row."""
     place, indptr = inverse(order), _pointers(W)
     starts = np.zeros_like(indptr)
     np.cumsum(np.diff(indptr)[order], out=starts[1:])
-    npy.write_array(file, starts)
-    npy.write_array(file, W.degrees.load()[order])
-    npy.write_array(file, place)
-    rows = max(1, SLICE_ENTRIES * len(order) // W.nnz)
-
-    def parts(dtype: Any, read: Callable[[int, int], np.ndarray]) -> Iterator[np.ndarray]:
-        for bounds in block_bounds(len(order), rows):
-            yield _slice((indptr, place, starts), bounds, dtype, read)
-
-    indices = parts(place.dtype, lambda *part: place[W.indices.read(*part)])
-    _write_parts(file, place.dtype, W.nnz, indices)
-    kind = _weight_type(W)
-    if kind is None:
-        npy.write_array(file, np.ones(1, np.float32))
-    else:
-        weights = parts(kind, lambda *p: np.broadcast_to(_weights(W, *p), p[1] - p[0]))
-        _write_parts(file, np.dtype(kind), W.nnz, weights)
+    scratch.put("indptr", starts)
+    scratch.put("degrees", W.degrees.load()[order])
+    scratch.put("place", place)
+    entries: dict[str, Callable[[int, int], np.ndarray]] = {
+        "indices": lambda *part: place[W.indices.read(*part)]
+    }
+    if W.weight != "binary":
+        entries["data"] = W.data.read
+    for name, read in entries.items():
+        dtype, chunk = getattr(W, name).dtype, -(-SLICE_ENTRIES // _SLICE_CHUNKS)
+        out = scratch.create(name, (W.nnz,), dtype, chunk)
+        for begin, end in block_bounds(W.nnz, chunk * _SLICE_CHUNKS):
+            first = int(np.searchsorted(starts, begin, side="right")) - 1
+            last = int(np.searchsorted(starts, end, side="left"))
+            values = _slice((indptr, place, starts), (first, last), dtype, read)
+            out.write(begin, values[begin - starts[first] : end - starts[first]])
 
 
 def _slice(
@@ -215,10 +177,8 @@ def _slice(
     for first, last in block_bounds(len(place), PIECE_ROWS):
         rows = first + np.flatnonzero((start <= place[first:last]) & (place[first:last] < stop))
         if len(rows):
-            piece, lengths = (
-                read(int(indptr[first]), int(indptr[last])),
-                indptr[rows + 1] - indptr[rows],
-            )
+            piece = read(int(indptr[first]), int(indptr[last]))
+            lengths = indptr[rows + 1] - indptr[rows]
             there = _spans(starts[place[rows]] - starts[start], lengths)
             values[there] = piece[_spans(indptr[rows] - indptr[first], lengths)]
     return values
@@ -230,52 +190,20 @@ def _spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
-def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np.ndarray]) -> None:
-    """Write an array of ``count`` values that comes in parts, as `numpy.save` would."""
-    kind = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-    npy.write_array_header_1_0(file, kind)
-    for part in parts:
-        write_from(file, part)
+def _rows_of(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
+    """Read ``indptr, indices, weights, degrees`` of consecutive rows: one weight if all are 1."""
+    indptr = W.indptr.read(start, stop + 1)
+    begin, end = int(indptr[0]), int(indptr[-1])
+    weights = np.ones(1) if W.weight == "binary" else W.data.read(begin, end)
+    return indptr - begin, W.indices.read(begin, end), weights, W.degrees.read(start, stop)
 
 
-class _OrderedFile:
-    """A file that `_write_ordered` wrote: W in order, of which some rows are read at a time."""
-
-    def __init__(self, path: Location) -> None:
-        self._path = path
-        self._arrays: list[tuple[int, int, np.dtype[Any]]] = []  # begin, values, type of each
-        with open_own(path) as file:
-            for _ in range(5):
-                npy.read_magic(file)
-                (count,), _, dtype = npy.read_array_header_1_0(file)
-                self._arrays.append((file.tell(), count, dtype))
-                file.seek(count * dtype.itemsize, os.SEEK_CUR)
-        with open_own(path, buffering=0) as file:
-            self._indptr, self.place = (self._read(file, i, 0, None) for i in (_INDPTR, _PLACE))
-
-    def _read(self, file: Any, number: int, start: int, stop: int | None) -> np.ndarray:
-        """Read values of an array: to its end if that comes first."""
-        begin, count, dtype = self._arrays[number]
-        values = np.empty((count if stop is None else min(stop, count)) - start, dtype)
-        read_into(file, begin + start * dtype.itemsize, values)
-        return values
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held."""
-        return self._indptr.nbytes + self.place.nbytes
-
-    def pieces(self, n_rows: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
-        """Yield as `Transition.pieces` does, so many rows at a time."""
-        is_alike = self._arrays[_WEIGHTS][1] == 1
-        with open_own(self._path, buffering=0) as file:
-            for start, stop in block_bounds(len(self.place), n_rows):
-                begin, end = int(self._indptr[start]), int(self._indptr[stop])
-                pointers = self._indptr[start : stop + 1] - self._indptr[start]
-                indices = self._read(file, _INDICES, begin, end)
-                weights = self._read(file, _WEIGHTS, *((0, 1) if is_alike else (begin, end)))
-                degrees = self._read(file, _DEGREES, start, stop)
-                yield start, (pointers, indices, weights, degrees)
+def _copied(ref: ArrayRef, name: str, folder: Scratch) -> ArrayRef:
+    """Copy an array to another folder, a chunk at a time."""
+    copy = folder.create(name, ref.shape, ref.dtype, ref.chunk_rows)
+    for start, stop in block_bounds(ref.shape[0], ref.chunk_rows):
+        copy.write(start, ref.read(start, stop))
+    return copy
 
 
 class Transition:
@@ -287,46 +215,39 @@ class Transition:
     """
 
     def __init__(self, graph: StoredGraph) -> None:
-        self._W, self.n_samples = graph.W, graph.n_samples
-        self._ordered: _OrderedFile | None = None
-        if graph.ordered:
-            path = as_location(graph.ordered)
-            if is_remote(path) and not graph.in_memory:  # read once, not for each product
-                self._folder = Scratch()  # goes with this object
-                near = Path(str(self._folder.path)) / "W"
-                with open_own(path) as source, near.open("wb") as copy:
-                    shutil.copyfileobj(source, copy, 2**22)
-                path = near
-            self._ordered = _OrderedFile(path)
+        self._W = self._near = graph.W
+        self.n_samples = graph.n_samples
         # Where each row of the graph is in the block; None: in its own place.
-        self.place = None if self._ordered is None else self._ordered.place
+        self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
-        if self._ordered is not None and graph.in_memory:
-            self._held = list(self._ordered.pieces(self.n_samples))
+        if graph.in_order:
+            names = ["indptr", "degrees", "indices", "data"][: 3 + (graph.W.weight != "binary")]
+            refs: dict[str, Any] = {
+                name: ArrayRef.at(as_location(graph.in_order) / name) for name in names
+            }
+            if is_remote(graph.in_order) and not graph.in_memory:
+                # Read once, not for each product.
+                self._folder = Scratch()  # goes with this object
+                refs = {name: _copied(ref, name, self._folder) for name, ref in refs.items()}
+            self.place = ArrayRef.at(as_location(graph.in_order) / "place").load()
+            self._near = replace(graph.W, **refs)
+            if graph.in_memory:
+                self._held = [(0, _rows_of(self._near, 0, self.n_samples))]
         self._step, self._gather = compiled_products()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held of W, or of the places of its rows."""
-        places = 0 if self._ordered is None else self._ordered.nbytes
+        """Bytes that are held of W, and of the places of its rows."""
+        places = 0 if self.place is None else self.place.nbytes
         return places + sum(part.nbytes for _, csr in self._held for part in csr)
 
     def pieces(self) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield the first row of each piece, and ``indptr, indices, weights, degrees``."""
         if self._held:
             yield from self._held
-        elif self._ordered is not None:
-            yield from self._ordered.pieces(PIECE_ROWS)
         else:
             for start, stop in block_bounds(self.n_samples, PIECE_ROWS):
-                yield start, self._read(start, stop)
-
-    def _read(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
-        """Read consecutive rows of the graph."""
-        indptr = self._W.indptr.read(start, stop + 1)
-        begin, end = int(indptr[0]), int(indptr[-1])
-        indices, degrees = self._W.indices.read(begin, end), self._W.degrees.read(start, stop)
-        return indptr - begin, indices, _weights(self._W, begin, end), degrees
+                yield start, _rows_of(self._near, start, stop)
 
     def where(self, start: int, stop: int) -> Any:
         """Return where consecutive rows of the graph are in the block, as an index."""
@@ -341,7 +262,7 @@ class Transition:
     def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Return ``P X`` at consecutive rows of the graph, float64."""
         out = np.empty((stop - start, X.shape[1]))
-        indptr, indices, weights, degrees = self._read(start, stop)
+        indptr, indices, weights, degrees = _rows_of(self._W, start, stop)
         if self.place is not None:
             indices = self.place[indices]
         self._gather(indptr, indices, weights, degrees, X, np.arange(stop - start), out)

@@ -192,6 +192,7 @@ def test_products_of_a_graph_in_a_bucket(
     placed[products.where(0, 2000)] = X
     with monkeypatch.context() as patched:  # W was read at the beginning
         patched.setattr("bigfs.store.pages._PagedReader.__init__", None)
+        patched.setattr("bigfs.store.scratch.read_pages", None)
         products.step(placed, out, 1.0, 0.0, 0.0)
     expected = (W @ X) / W.sum(axis=1)[:, None]
     np.testing.assert_allclose(out[products.where(0, 2000)], expected, atol=1e-14)

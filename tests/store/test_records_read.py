@@ -173,7 +173,7 @@ def test_a_checkpoint_that_names_what_is_elsewhere_does_not_count(
     folders = {name: str(checkpoint / "graph") for name in ("folder", "z", "labels")}
 
     def write() -> None:
-        graph = {"labels": folders["labels"], "ordered": ""}
+        graph = {"labels": folders["labels"], "in_order": ""}
         block = {"z": {"folder": folders["z"]}, "filtering": None}
         state = {"folder": folders["folder"], "graph": graph, "block": block, "row_bytes": 64}
         (checkpoint / "spectral.json").write_text(json.dumps(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -230,7 +231,7 @@ def lost(directory: Location) -> str:
 
 
 class _LeaseFile:
-    """A lease on a file system: exclusive creation and renaming. Its version is its text."""
+    """A lease on a file system: exclusive creation, and renaming. Its version is its text."""
 
     wait_seconds: float | None = None  # a beat after the release would bring the lease back
 
@@ -254,24 +255,36 @@ class _LeaseFile:
         return text, text
 
     def take_over(self, version: str, text: str) -> bool:
-        """Move a dead lease aside, then create; say whether to try again.
+        """Replace the dead lease that was read; say whether to try again.
 
-        Of several takers one wins the rename. A slower one may move the winner's new lease, or one
-        that beats again: it sees that what it moved is another one, and puts it back.
+        One taker at a time may, and only if the lease is still the one that was read: none
+        replaces a winner's lease, or one that beats again.
         """
-        aside = self._path.with_name(f"lease.stale-{self._owner}")
+        digest = hashlib.blake2b(version.encode(), digest_size=16).hexdigest()
+        claim = _LeaseFile(self._path.with_name(f"lease.stale-{digest}"), self._owner)
+        if not claim.create(text):
+            return claim._is_left()
         try:
-            self._path.rename(aside)
+            if self.read()[1] == version:
+                self.replace(version, text)
+        except FileNotFoundError:  # given back in the meantime
+            return True
+        finally:
+            claim._path.unlink(missing_ok=True)
+        return False
+
+    def _is_left(self) -> bool:
+        """Remove the claim of a taker that died; say whether it is one, or has gone meanwhile."""
+        try:
+            is_old = time.time() - self._path.stat().st_mtime > STALE_SECONDS
+            if not is_old and not _is_gone(_record(self.read()[0])):
+                return False
         except FileNotFoundError:
             return True
-        is_same = False
-        with suppress(OSError):
-            is_same = aside.read_bytes() == version.encode()
-        if not is_same:
-            aside.replace(self._path)
+        except (OSError, ValueError):  # it is being written
             return False
-        aside.unlink()
-        return not self.create(text)
+        self._path.unlink(missing_ok=True)
+        return True
 
     def replace(self, version: str, text: str) -> None:
         """Renew the lease, which was this version a moment ago."""

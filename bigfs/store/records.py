@@ -6,7 +6,8 @@ are a run's own, and all else stays, whatever its name:
 | name | known by | removed |
 | --- | --- | --- |
 | ``.bigfs-run`` | its id, which is also the manifest's | with the run |
-| ``lease.json``, ``lease.beat-OWNER``, ``lease.stale-OWNER`` | the owner | at the end |
+| ``lease.json``, ``lease.beat-OWNER`` | the owner | at the end |
+| ``lease.stale-DIGEST`` | a dead lease's text | by the one that takes it over |
 | ``manifest.json`` | the id | with the run, as the last file |
 | `OUTPUTS` | the manifest's list ``files``, made before them | when a run replaces them |
 | ``NAME.partial-ATTEMPT`` of the above | the manifest's ``attempts`` | by the next run |

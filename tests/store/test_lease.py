@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -88,6 +89,55 @@ def test_a_lease_that_changes_is_not_taken_whatever_time_it_names(
         over.set()
         thread.join(timeout=60)
     assert json.loads((tmp_path / "lease.json").read_text())["owner"] == "o"
+
+
+def _dead(folder: Path) -> None:
+    held = {"pid": _dead_pid(), "host": socket.gethostname(), "kernel": lease._kernel()}
+    _write(folder, **held, beat=0.0)
+
+
+def test_a_taker_that_comes_late_never_moves_the_lease_of_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the dead lease, and another one takes that before it does."""
+    _dead(tmp_path)
+    late = Lease(tmp_path)
+    dead = late._read()
+    with Lease(tmp_path) as winner:
+        held = (tmp_path / "lease.json").read_text()
+        answers = iter([None, dead])  # whether it is its own, and whose it is
+        monkeypatch.setattr(late, "_read", lambda: next(answers, None) or Lease._read(late))
+        for name in ("rename", "replace", "unlink"):
+            change = getattr(Path, name)
+
+            def checked(path: Path, *given: Any, change: Any = change, **options: Any) -> Any:
+                result = change(path, *given, **options)
+                assert (tmp_path / "lease.json").read_text() == held
+                return result
+
+            monkeypatch.setattr(Path, name, checked)
+        with pytest.raises(RunLockedError, match="another run took the lease first"), late:
+            pass
+        monkeypatch.undo()
+        winner.check()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_taker_that_died_within_its_claim_stops_nobody(tmp_path: Path) -> None:
+    _dead(tmp_path)
+    text = (tmp_path / "lease.json").read_text()
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    claim = tmp_path / f"lease.stale-{digest}"
+    claim.write_text(json.dumps({**json.loads(text), "pid": os.getpid()}))
+    with pytest.raises(RunLockedError, match="another run took the lease first"), Lease(tmp_path):
+        pass
+    for left in (text, ""):  # of a process that is gone, and of one that had not written it yet
+        claim.write_text(left)
+        if not left:
+            os.utime(claim, (0, 0))
+        with Lease(tmp_path):
+            assert not claim.exists()
+        (tmp_path / "lease.json").write_text(text)
 
 
 @pytest.mark.parametrize("jump", [1e6, -1e6], ids=["forward", "back"])

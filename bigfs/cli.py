@@ -104,7 +104,7 @@ def read_input(uri: str, settings: dict[str, str | None]) -> InputConfig:
         for name, text in settings.items()
         if text is not None
     }
-    return validated(InputConfig, {"uri": uri, **given}, "the options", nested=False)
+    return validated(InputConfig, {"uri": uri, **given}, "the options")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -222,6 +222,16 @@ def test_whole_numbers_that_would_be_rounded_are_refused_in_a_later_piece_too(
         list(open_matrix(tmp_path / "X.csv").iter_blocks(1000))
 
 
+@pytest.mark.parametrize(("first", "options"), [("true", {}), ("2024-01-01", {"dates": "numbers"})])
+def test_a_column_that_goes_on_with_other_cells_is_named(
+    tmp_path: Path, first: str, options: dict[str, Any]
+) -> None:
+    lines = ["a,b,c", *(f"{i},{first},{first}" for i in range(60_000)), f"1,{first},maybe"]
+    (tmp_path / "X.csv").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="column 'c' has other cells too .* invalid value 'maybe'"):
+        list(open_matrix(tmp_path / "X.csv", **options).iter_blocks(1000))
+
+
 def test_a_carriage_return_alone_ends_a_line_and_empty_lines_are_none(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("1,2\n3,4\r5,3\n\n7,8\n", newline="")
     assert _rows(open_matrix(tmp_path / "X.csv", header=False)) == [[1, 2], [3, 4], [5, 3], [7, 8]]

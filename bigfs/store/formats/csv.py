@@ -270,9 +270,11 @@ class TextTable(Table):
                 first = (wrong[0], name, texts[wrong[0]])
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
+            name, reason = self._first_unlike(piece, line, {name: kinds[name] for name in columns})
             raise InputError(
-                f"{self.uri}: from line {line} on, a column that begins with dates or with true "
-                "and false has other cells too. Leave it out (input.columns), or correct it."
+                f"{self.uri}: from line {line} on, column {name!r} has other cells too than the "
+                f"dates, or true and false, that it begins with: {reason}. Leave it out "
+                "(input.columns), or correct it."
             )
         i, name, text = first
         shown = f" ({name!r})" if self.named else ""
@@ -282,6 +284,17 @@ class TextTable(Table):
             f"{self._dialect.delimiter!r}; encode or drop columns of text. Lines count from 1, "
             "columns from 0."
         )
+
+    def _first_unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the first column that has cells of another type, and what is wrong with one."""
+        import pyarrow as pa
+
+        for name, kind in kinds.items():
+            try:
+                self._parse(piece, line, {name: kind})
+            except pa.ArrowInvalid as error:
+                return name, str(error).rpartition(": ")[2].rstrip(".")
+        raise AssertionError("all cells are of the types of their columns")
 
     def _describe(self, text: str, line: int) -> str:
         what = f"{text.strip()[:_SHOWN]!r} in line {line}"

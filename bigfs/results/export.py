@@ -217,9 +217,9 @@ def export_columns(
         def blocks() -> Iterator[np.ndarray]:
             first = 0
             for block in columns.iter_blocks(total):
-                yield block
                 first += len(block)
                 progress.advance(len(block))
+                yield block
             if first != total:
                 raise changed(columns.uri)
 

@@ -22,7 +22,13 @@ def kernel_bytes(shape: Shape) -> int:
     return _KERNEL_BYTES * (shape.block_entries or 0)
 
 
-def mostly_zeros(X: np.ndarray, *, centered: bool) -> Any:
+def is_mostly_zeros(X: np.ndarray) -> bool:
+    """Say whether the products of dense rows are faster in CSR form."""
+    counts = np.count_nonzero(X, axis=0).astype(np.float64)
+    return bool(_ENTRY_COST * (counts**2).sum() < float(len(X)) ** 2 * X.shape[1])
+
+
+def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | None:
     """Return dense rows as CSR where that is the faster form of their products.
 
     Parameters
@@ -33,16 +39,22 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> Any:
 
     Returns
     -------
-    entries : csr_array of shape (n_rows, n_features), float64, or None
-        Those of `centered_entries`, if they are to be centered.
+    entries : csr_array of shape (n_rows, n_features), float64
+    mean : ndarray of shape (n_features,), float64
+        What is still to be subtracted. Columns that are zero in less than half of the rows are
+        centered already: taking away large means from sums would leave rounding.
     """
     from scipy.sparse import csr_array
 
-    n, counts = len(X), np.count_nonzero(X, axis=0)
-    if _ENTRY_COST * float((counts.astype(np.float64) ** 2).sum()) >= float(n) ** 2 * X.shape[1]:
+    if not is_mostly_zeros(X):
         return None
-    entries = csr_array(X)
-    return centered_entries(entries) if centered else csr_array(entries, dtype=np.float64)
+    n, counts = len(X), np.count_nonzero(X, axis=0)
+    mean = column_means(X) if centered else np.zeros(X.shape[1])
+    filled = np.flatnonzero(2 * counts > n)
+    X = X.astype(np.float64)
+    X[:, filled] -= mean[filled]
+    mean[filled] = 0.0
+    return csr_array(X), mean
 
 
 def centered_entries(X: Any) -> Any:

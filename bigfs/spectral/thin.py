@@ -43,23 +43,11 @@ def sparse_order(W: Any) -> np.ndarray | None:
     ----------
     W : scipy CSR matrix of shape (n_samples, n_samples)
     """
-    most, order = MOST_FILL * W.shape[0], level_order(W)
-    if _middle_cut(W, order, most) is None:  # the usual graph: numba is not even loaded
-        return None
+    order = level_order(W)
     if fill_of(W.indptr, W.indices, order) >= 0:
         return order
-    cut = _dissection_order(W, most)
+    cut = _dissection_order(W, MOST_FILL * W.shape[0])
     return None if cut is None or fill_of(W.indptr, W.indices, cut) < 0 else cut
-
-
-def _middle_cut(W: Any, order: np.ndarray, most: int) -> tuple[np.ndarray, ...] | None:
-    """Return the first half of an order, the other, and which of its rows have edges to the first.
-
-    None if these rows alone, all connected, fill more than ``most``.
-    """
-    side, rest = np.split(order, [len(order) // 2])
-    in_cut = np.diff(W[rest][:, side].indptr) > 0
-    return None if in_cut.sum() ** 2 > 2 * most else (side, rest, in_cut)
 
 
 def _dissection_order(W: Any, most: int) -> np.ndarray | None:
@@ -70,10 +58,10 @@ def _dissection_order(W: Any, most: int) -> np.ndarray | None:
     order = level_order(W)
     if len(order) <= _LEAF_ROWS:
         return order
-    cut = _middle_cut(W, order, most)
-    if cut is None:
+    side, rest = np.split(order, [len(order) // 2])
+    in_cut = np.diff(W[rest][:, side].indptr) > 0
+    if in_cut.sum() ** 2 > 2 * most:
         return None
-    side, rest, in_cut = cut
     parts = []
     for part in (side, rest[~in_cut]):
         inner = _dissection_order(W[part][:, part], most) if len(part) else part

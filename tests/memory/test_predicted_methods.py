@@ -40,7 +40,7 @@ from bigfs.selectors.one_pass.strategies import (
     Variances,
     WeightsOfFewRows,
 )
-from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
+from bigfs.selectors.picks.strategies import Picks, PicksOnGram, PicksOnRows, PicksOnSketch
 from bigfs.selectors.registry import METHODS, selection_model
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs
@@ -260,9 +260,10 @@ def _stages(case: Case, place: Place, selection: Selection, blocks: RowBlocks) -
 
 def _strategy(case: Case, settings: dict[str, Any], blocks: RowBlocks) -> Any:
     selection = selection_model()(**settings)
-    if case.forced:
-        return case.strategy(blocks.layout, selection)
     strategy = METHODS[case.method].choose(blocks.layout, selection)
+    if case.forced:
+        rule = [strategy.rule] if isinstance(strategy, Picks) else []
+        return case.strategy(blocks.layout, selection, *rule)
     assert type(strategy) is case.strategy
     return strategy
 

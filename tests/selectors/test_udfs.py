@@ -97,7 +97,7 @@ def test_rows_that_are_mostly_zeros_have_the_same_solution(n_components: int) ->
     X = X[:, X.std(axis=0) > 0]
     found = mostly_zeros(X, centered=True)
     assert found is not None
-    sparse, dense = _udfs.sparse_form(found, neighbors, 0.7), product_form(X, neighbors, 0.7)
+    sparse, dense = _udfs.sparse_form(found[0], neighbors, 0.7), product_form(X, neighbors, 0.7)
     assert sparse is not None
     np.testing.assert_allclose(sparse.outside, dense.outside, rtol=1e-9, atol=1e-12)
     assert sparse.trace() == pytest.approx(dense.trace(), rel=1e-12)
@@ -106,7 +106,7 @@ def test_rows_that_are_mostly_zeros_have_the_same_solution(n_components: int) ->
     expected, B = (form.smallest(added, 4, before) for form in (dense, sparse))
     np.testing.assert_allclose(np.abs(B), np.abs(expected), rtol=0, atol=1e-7)
     assert sparse.quadratic(B) == pytest.approx(dense.quadratic(B), rel=1e-10)
-    assert _udfs.sparse_form(found, neighbors, 1e-5) is None, "rounding is not below the ridge"
+    assert _udfs.sparse_form(found[0], neighbors, 1e-5) is None, "rounding is not below the ridge"
 
 
 def test_features_that_share_no_row_with_the_last_solution_come_in() -> None:

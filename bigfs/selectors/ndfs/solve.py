@@ -169,7 +169,7 @@ def by_kernel(
     entries = mostly_zeros(X, centered=mean is not None) if seeks_zeros else None
     if entries is not None:
         groups = None if mean is None else np.zeros(blocks.n_samples, dtype=np.intp)
-        X, mean = SparseRows(entries, groups), None
+        X, mean = SparseRows(entries[0], groups), None
     kernel = KernelSolver(X, about["weights"].beta, mean)
 
     def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import mostly_zeros
+from bigfs.blocks.csr_kernels import centered_entries, is_mostly_zeros
 from bigfs.blocks.kernels import column_means
 from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step
 from bigfs.config import Selection
@@ -245,17 +245,17 @@ class PicksOnRows(Picks):
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of the method's class."""
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
-        sparse = mostly_zeros(rows, centered=True)
-        entries = rows.astype(np.float64) if sparse is None else sparse.data
+        is_sparse = is_mostly_zeros(rows)
+        entries = centered_entries(csr_array(rows)) if is_sparse else rows.astype(np.float64)
         del rows
         if self.rule.scale_free:
-            in_range(entries, 1)
-        if sparse is None:
+            in_range(entries.data if is_sparse else entries, 1)
+        if is_sparse:
+            center = np.zeros(self.shape.n_samples, dtype=np.intp)
+            products: Products = SparseRowProducts(SparseRows(entries, center))
+        else:
             entries -= column_means(entries)
             products = RowProducts(entries)
-        else:
-            center = np.zeros(self.shape.n_samples, dtype=np.intp)
-            products = SparseRowProducts(SparseRows(sparse, center))
         return self._result(products, products.norms(), None)
 
 

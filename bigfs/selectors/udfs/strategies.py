@@ -336,7 +336,7 @@ class ProjectionOfFewRows(SparseProjection):
         rows, neighbors = rows[:, varies], inputs.graph.indices[:]
         is_product = _is_product(self.shape, rows.shape[1], self.parameters.n_clusters)
         entries = mostly_zeros(rows, centered=True) if is_product else None
-        sparse = None if entries is None else sparse_form(entries, neighbors, ridge)
+        sparse = entries and sparse_form(entries[0], neighbors, ridge)
         if sparse:
             return sparse, varies
         form = product_form(rows.astype(np.float64), neighbors, ridge)

@@ -13,6 +13,10 @@ from bigfs.core.cost import Shape
 _KERNEL_BYTES = 3 * 8
 # Entries of the differences of rows that are looked at together.
 _TILE_ENTRIES = 2**20
+# Of a block with a smaller share of entries that are not zero, products in CSR form are faster;
+# so many of its rows are looked at first.
+_FEW_ENTRIES = 1 / 12
+_LOOKED_AT = 256
 # What a product of two entries takes in one of CSR rows, over what it takes in one of dense rows.
 _ENTRY_COST = 200
 
@@ -20,6 +24,21 @@ _ENTRY_COST = 200
 def kernel_bytes(shape: Shape) -> int:
     """Return the bytes that these kernels need beside a CSR block."""
     return _KERNEL_BYTES * (shape.block_entries or 0)
+
+
+def compact(X: Any) -> Any:
+    """Return a block as CSR where few of its entries are not zero, else as it is.
+
+    Whether a block is kept between passes must not change the sums: its entries alone decide.
+    """
+    if hasattr(X, "indptr"):
+        return X
+    for rows in (X[:_LOOKED_AT], X):  # most blocks have many entries from the first rows on
+        if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
+            return X
+    from scipy.sparse import csr_array
+
+    return csr_array(X)
 
 
 def is_mostly_zeros(X: np.ndarray) -> bool:

@@ -112,7 +112,7 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     depends = {**settings.model_dump(), "random_state": config.random_state}
     depends |= content_of_labels(settings.labels)
     choose = partial(Evaluation, config=config, settings=settings)
-    return Stage("evaluation", 4, depends, choose, sparse=True)
+    return Stage("evaluation", 5, depends, choose, sparse=True)
 
 
 def judging_stage(

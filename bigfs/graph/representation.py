@@ -18,6 +18,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import compact
 from bigfs.blocks.kernels import (
     Gram,
     PartialGram,
@@ -405,16 +406,18 @@ def _covariance_kernel(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return ``Xc'(Xc Q)`` of a block, (n_features, width), float64, and its rows to check."""
     center, directions = mean.load(), Q.load()
+    rows = [] if hasattr(X, "indptr") else _rows_among(X, first_row, checked)
+    X = compact(X)
     if hasattr(X, "indptr"):
         projected = _project_entries(X, center, directions)
         sums = X.astype(np.float64).T @ projected
         sums -= np.multiply.outer(center, projected.sum(axis=0))
-        return np.asarray(sums), []
+        return np.asarray(sums), rows
     total = np.zeros(directions.shape)
     for part in row_tiles(*X.shape):
         tile = X[part] - center
         total += tile.T @ (tile @ directions)
-    return total, _rows_among(X, first_row, checked)
+    return total, rows
 
 
 def _gram_kernel(

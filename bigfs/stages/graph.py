@@ -100,7 +100,7 @@ def graph_stage(
     depends = {**settings.model_dump(), **common}
     updates = not of_components
     return Stage(
-        "graph", 10, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
+        "graph", 11, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
     )
 
 
@@ -285,7 +285,7 @@ def components_stage(
     def choose(shape: Shape) -> Components:
         return Components(shape, n_components, random_state, gram_serves(shape, memory_limit))
 
-    return Stage("components", 2, settings, choose, sparse=True)
+    return Stage("components", 3, settings, choose, sparse=True)
 
 
 def representation_stage(graph: GraphConfig, **depends: Any) -> Stage:

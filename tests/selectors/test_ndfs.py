@@ -14,9 +14,10 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 
 from bigfs import NDFS, knn_graph
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import compact
 from bigfs.core.errors import InputError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.selectors.ndfs.passes import FactorPasses, compact, inverse_norms
+from bigfs.selectors.ndfs.passes import FactorPasses, inverse_norms
 from bigfs.selectors.ndfs.strategies import (
     Cholesky,
     ConjugateGradients,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import kernel_bytes
+from bigfs.blocks.csr_kernels import compact, kernel_bytes
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
@@ -30,10 +30,6 @@ from bigfs.store.scratch import ArrayRef, Scratch
 _FLUSH = 1e-30
 # The printed denominator can be negative; clamped, an entry grows at most this much at once.
 _GROWTH = 10.0
-# Of a block with a smaller share of entries that are not zero, products in CSR form are faster;
-# so many of its rows are looked at first.
-_FEW_ENTRIES = 1 / 12
-_LOOKED_AT = 256
 
 
 Sums = TypeVar("Sums", "FactorSums", "Ending")
@@ -100,21 +96,6 @@ def float_tiles(X: Any) -> Iterator[tuple[slice, Any]]:
         part = slice(begin, begin + step)
         rows = X if step == X.shape[0] else X[part]
         yield part, rows.astype(np.float64, copy=False)
-
-
-def compact(X: Any) -> Any:
-    """Return a block as CSR where few of its entries are not zero, else as it is.
-
-    Whether a block is kept between passes must not change the sums: its entries alone decide.
-    """
-    if hasattr(X, "indptr"):
-        return X
-    for rows in (X[:_LOOKED_AT], X):  # most blocks have many entries from the first rows on
-        if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
-            return X
-    from scipy.sparse import csr_array
-
-    return csr_array(X)
 
 
 def block_step(

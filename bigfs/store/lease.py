@@ -29,6 +29,8 @@ LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
+# A store has no mark: rows are being appended to it.
+_OF_STORE = "zarr.json"
 
 
 class Lease:
@@ -104,7 +106,7 @@ class Lease:
         """
         if self._own_version() is not None:
             return
-        if not (self._directory / MARK).exists():
+        if not any((self._directory / name).exists() for name in (MARK, _OF_STORE)):
             raise StorageError(
                 f"{self._directory} was removed while this run was writing to it. Run again."
             )
@@ -174,10 +176,12 @@ class Lease:
                 (self._directory / LEASE).unlink(missing_ok=True)
 
     def _refuse(self, held: dict[str, Any], sign: str) -> None:
+        holder, cure = "another run holds this directory", "or use another run directory"
+        if (self._directory / _OF_STORE).exists():
+            holder, cure = "another process appends to this store", "then append again"
         raise RunLockedError(
-            f"{self._directory}: another run holds this directory (process "
-            f"{held.get('pid', '?')} on {held.get('host', '?')}, {sign}). Wait for it to end, or "
-            "use another run directory."
+            f"{self._directory}: {holder} (process {held.get('pid', '?')} on "
+            f"{held.get('host', '?')}, {sign}). Wait for it to end, {cure}."
         )
 
     def _is_beating(self, held: dict[str, Any]) -> bool:

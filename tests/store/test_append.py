@@ -249,3 +249,15 @@ def test_what_a_killed_append_left_is_in_nobodys_way(tmp_path: Path) -> None:
     (store / "lease.json").write_text("{}")
     ingest(_rows(12, 1), store, overwrite=True, rows=ROWS)
     np.testing.assert_array_equal(_read(store), _rows(12, 1))
+
+
+def test_a_second_append_is_refused_as_one_to_a_store(tmp_path: Path) -> None:
+    store = _store(tmp_path / "X.zarr")
+    with Lease(store) as first:
+        with pytest.raises(RunLockedError, match="another process appends to this store .*again"):
+            ingest(_rows(3), store, append=True)
+        record = json.loads((store / "lease.json").read_text())
+        (store / "lease.json").write_text(json.dumps({**record, "owner": "another"}))
+        with pytest.raises(RunLockedError, match="another one took its place"):
+            first.check()
+        (store / "lease.json").unlink()

@@ -38,7 +38,7 @@ class Metrics:
     """
 
     def __init__(self, config: Config) -> None:
-        """Raise ConfigError if they would replace another file, or lie in the run directory."""
+        """Raise ConfigError if there is no folder for them, or they would replace another file."""
         self._config = config
         self.manifest: dict[str, Any] | None = None
         if config.output.metrics is None:
@@ -49,7 +49,7 @@ class Metrics:
             if isinstance(place, ObjectPath):
                 if place.exists() and not place.read_text().startswith(_FIRST.decode()):
                     raise errors.InputError(f"{place} already exists, and bigfs did not write it.")
-            elif place.absolute().parent.is_dir():  # else a warning, when they are written
+            else:
                 check_new_file(place, _FIRST)
         except (errors.InputError, ValueError) as error:
             raise errors.ConfigError(f"output.metrics: {error}") from None

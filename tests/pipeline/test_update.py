@@ -435,6 +435,16 @@ def test_metrics_of_a_run(series: _Series, tmp_path: Path) -> None:
     assert place.read_text() == "mine"
 
 
+def test_metrics_in_a_folder_that_is_not_there_are_refused_before_any_work(
+    series: _Series, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"output": {"metrics": str(tmp_path / "no" / "bigfs.prom")}}
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="output.metrics: .*there is no folder .*no. Make it"):
+        series.run(1, **settings)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_metrics_say_how_a_run_stands_and_that_it_failed(
     series: _Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -411,7 +411,11 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
         except ValidationError as error:
             raise ValueError(" ".join(explained(Auto, error))) from None
     if isinstance(value, float) and 0 < value < 1:
-        raise ValueError(f"must be a whole number, or auto; a share is not taken. Got {value:g}")
+        raise ValueError(
+            f"must be a whole number, or auto; a share is not taken. Got {value:g}; "
+            "{auto: explained_variance, share: 0.95} keeps the fewest features that reach this "
+            "share of the curve's plateau"
+        )
     return number(value)
 
 

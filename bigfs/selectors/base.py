@@ -390,7 +390,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         -------
         X_selected : same kind as X
             Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs. Of an
-            AnnData the view of these features.
+            AnnData the view of these features, or what `set_output` asks for.
         """
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
@@ -399,9 +399,11 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         wanted = [] if names is None else names[kept].tolist()
         if is_annotated(X):
             if wanted and X.var_names.is_unique and X.var_names.isin(wanted).sum() == len(wanted):
-                return X[:, wanted]
-            self._check_shape(X.shape)
-            return X[:, kept]
+                view = X[:, wanted]
+            else:
+                self._check_shape(X.shape)
+                view = X[:, kept]
+            return view if self._output() == "default" else view.to_df()
         columns = columns_of(X, wanted)
         if columns is not None:
             return columns
@@ -425,10 +427,15 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 f"expecting {self.n_features_in_} features as input."
             )
 
+    def _output(self) -> str:
+        """Return the container that `set_output`, or scikit-learn's configuration, asks for."""
+        wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
+        return str(wanted or get_config()["transform_output"])
+
     def _transform_in_memory(self, X: Any) -> Any:
         """Check data in memory and keep their columns; frames stay frames if frames are wanted."""
-        X, wanted = plain(X), getattr(self, "_sklearn_output_config", {}).get("transform")
-        frame = hasattr(X, "iloc") and (wanted or get_config()["transform_output"]) != "default"
+        X = plain(X)
+        frame = hasattr(X, "iloc") and self._output() != "default"
         X = validate_data(
             self,
             X,

@@ -249,6 +249,16 @@ def test_fit_and_transform(kind: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(chosen), COUNTS[:, kept])
 
 
+@pytest.mark.parametrize("kind", ["memory", "backed"])
+def test_an_anndata_becomes_a_frame_where_frames_are_wanted(kind: str, tmp_path: Path) -> None:
+    X = kept_as(kind, tmp_path, annotated())
+    fitted = MaxVariance(3, preprocess="none").set_output(transform="pandas").fit(X)
+    frame = fitted.transform(X)
+    assert frame.index.tolist() == X.obs_names.tolist()
+    assert frame.columns.tolist() == fitted.get_feature_names_out().tolist()
+    np.testing.assert_array_equal(frame, COUNTS[:, fitted.get_support()])
+
+
 def test_a_view_and_a_lazy_anndata(tmp_path: Path) -> None:
     import dask.array as da
 

@@ -303,6 +303,11 @@ class RunFolder:
                     f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of "
                     f"{MARK} is {run_id!r}. Start over with --fresh, or use another run directory."
                 )
+            if self._has_lost_records(run_id):
+                raise InputError(
+                    f"{self.path}: its {MANIFEST}, which names the files of the run, is lost. "
+                    "Start over with --fresh, or use another run directory."
+                )
         except InputError:
             if not fresh:
                 raise
@@ -310,6 +315,14 @@ class RunFolder:
         self.manifest.setdefault("id", run_id or new_id())
         if not run_id:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
+
+    def _has_lost_records(self, run_id: str | None) -> bool:
+        """Say whether stages of this run, and files that may be its own, are in no manifest."""
+        if isinstance(self.path, ObjectPath) or (self.path / MANIFEST).exists():
+            return False
+        stamps = [read_stamp(path) for path in self.path.glob("*.zarr")]
+        is_run = any(stamp is not None and stamp["run"] == run_id for stamp in stamps)
+        return is_run and any(is_taken(self.path / name) for name in OUTPUTS)
 
     def _set_aside(self) -> None:
         """Give records that cannot be read, and what they may have named, other names."""

@@ -208,6 +208,19 @@ def test_a_mark_that_was_lost_makes_a_folder_somebody_elses(folder: Path) -> Non
         run(settings(), fresh=True)
 
 
+def test_a_manifest_that_was_lost_is_named_once(folder: Path) -> None:
+    before = run(settings())
+    (before.path / "manifest.json").unlink()
+    files = all_files(before.path)
+    with pytest.raises(InputError, match="a: its manifest.json, .* is lost. Start over with"):
+        run(settings())
+    assert all_files(before.path) == files
+    np.testing.assert_array_equal(run(settings(), fresh=True).scores, before.scores)
+    kept = {name.partition(".damaged-")[0] for name in all_files(before.path) if "damaged" in name}
+    assert kept == {"config.yaml", "features.csv"}
+    assert run(settings()).stages == open_result(before.path).stages
+
+
 _CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 
 

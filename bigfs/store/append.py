@@ -22,6 +22,7 @@ from bigfs.store.formats.zarr_array import ZarrSource
 from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
     IngestReport,
+    holding,
     ingest_bytes,
     sources_in,
     write_store,
@@ -88,7 +89,7 @@ def append_rows(matrix: Source, store: Location, missing: str, memory_limit: int
         )
     partial = store.with_name(f"{store.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
-        with Lease(store) as lease:
+        with Lease(store) as lease, holding(partial, store, grows=True):
             return _append(matrix, store, partial, missing, memory_limit, lease)
     finally:
         remove_tree(partial)

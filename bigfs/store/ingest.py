@@ -5,6 +5,7 @@ A sparse matrix becomes a store of CSR blocks (`bigfs.store.formats.csr_store`).
 
 from __future__ import annotations
 
+import glob
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +25,7 @@ from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
 from bigfs.store.csr import SparseSource, csr_chunks, rows_for
 from bigfs.store.formats import ZARR, format_named
 from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
-from bigfs.store.lease import LEASE
+from bigfs.store.lease import LEASE, Lease, is_left
 from bigfs.store.location import (
     Location,
     as_location,
@@ -244,9 +245,7 @@ def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
-        with writing_to(final):
-            final.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_files_in(final.parent):
+        with holding(partial, final), temporary_files_in(final.parent):
             yield partial
         _check_dest(final, overwrite)  # again: somebody may have put something there since
         with writing_to(final):
@@ -264,6 +263,21 @@ def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
         remove_tree(partial)
         if final.exists():
             remove_tree(replaced)
+
+
+@contextmanager
+def holding(partial: Location, final: Location, grows: bool = False) -> Iterator[None]:
+    """Hold a folder beside a store, and remove those that killed processes left there."""
+    if isinstance(partial, ObjectPath) or isinstance(final, ObjectPath):
+        yield
+        return
+    for left in final.parent.glob(f"{glob.escape(final.name)}.partial-*"):
+        if not left.is_symlink() and is_left(left, left.name[-8:]):
+            remove_tree(left)
+    with writing_to(final, grows):
+        partial.mkdir(parents=True)
+    with Lease(partial, partial.name[-8:]):
+        yield
 
 
 @contextmanager

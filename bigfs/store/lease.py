@@ -234,6 +234,15 @@ def lost(directory: Location) -> str:
     )
 
 
+def is_left(directory: Path, owner: str) -> bool:
+    """Say whether the lease of a folder has this owner, and its process is gone."""
+    try:
+        held = _record(read_small(directory / LEASE))
+    except (OSError, ValueError):
+        return False
+    return held["owner"] == owner and _is_gone(held)
+
+
 class _LeaseFile:
     """A lease on a file system: exclusive creation, and renaming. Its version is its text."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.ingest import ChunkWriter, ingest, whole_chunks
+from bigfs.store.lease import Lease
 from bigfs.store.scratch import chunk_rows
 from bigfs.store.source import Source, is_store, open_matrix
 from bigfs.store.verify import verify
@@ -298,3 +303,33 @@ def test_a_store_is_not_written_into_what_it_is_read_from(tmp_path: Path) -> Non
     assert sorted(tmp_path.rglob("*")) == before
     ingest(source, source, overwrite=True, rows=2)  # which is written beside it
     assert verify(source).n_chunks == 3
+
+
+_KILLED = """
+import os, signal, sys
+import numpy as np
+from bigfs.store.ingest import ChunkWriter, ingest
+
+ChunkWriter.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+ingest(np.ones((20, 3)), sys.argv[1], **{name: True for name in sys.argv[2:]})
+"""
+
+
+@pytest.mark.parametrize("option", [(), ("append",), ("overwrite",)], ids=str)
+def test_what_a_killed_ingest_left_is_removed_by_the_next(
+    option: tuple[str, ...], tmp_path: Path
+) -> None:
+    store, held = tmp_path / "X[1].zarr", tmp_path / "X[1].zarr.partial-0a1b2c3d"
+    if option:
+        ingest(np.zeros((20, 3)), store)
+    ingest(np.zeros((20, 3)), tmp_path / "X[1].zarr.partial-1a2b3c4d")  # nobody's
+    held.mkdir()
+    with Lease(held, "0a1b2c3d"):
+        before = set(tmp_path.iterdir())
+        command = [sys.executable, "-c", _KILLED, str(store), *option]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        (left,) = set(tmp_path.iterdir()) - before
+        shutil.copytree(left, tmp_path / "X[1].zarr.partial-2a3b4c5d")  # of another's lease
+        ingest(np.ones((20, 3)), store, append="append" in option, overwrite="overwrite" in option)
+        assert set(tmp_path.iterdir()) == before | {store, tmp_path / "X[1].zarr.partial-2a3b4c5d"}
+    assert not (store / "lease.json").exists()

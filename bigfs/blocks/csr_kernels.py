@@ -41,10 +41,10 @@ def compact(X: Any) -> Any:
     return csr_array(X)
 
 
-def is_mostly_zeros(X: np.ndarray) -> bool:
-    """Say whether the products of dense rows are faster in CSR form."""
-    counts = np.count_nonzero(X, axis=0).astype(np.float64)
-    return bool(_ENTRY_COST * (counts**2).sum() < float(len(X)) ** 2 * X.shape[1])
+def is_mostly_zeros(counts: np.ndarray, n_rows: int) -> bool:
+    """Say whether products of rows are faster in CSR form, by the entries of each column."""
+    pairs = float((counts.astype(np.float64) ** 2).sum())
+    return _ENTRY_COST * pairs < float(n_rows) ** 2 * len(counts)
 
 
 def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | None:
@@ -65,9 +65,9 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
     """
     from scipy.sparse import csr_array
 
-    if not is_mostly_zeros(X):
-        return None
     n, counts = len(X), np.count_nonzero(X, axis=0)
+    if not is_mostly_zeros(counts, n):
+        return None
     mean = column_means(X) if centered else np.zeros(X.shape[1])
     filled = np.flatnonzero(2 * counts > n)
     X = X.astype(np.float64)

@@ -476,11 +476,11 @@ class TargetPath(GreedyPath):
     """Picks the column that explains most of all targets: largest ``|E_j'R|^2 / g_j``.
 
     R are the residuals of the targets Y on the picks, and ``cross`` is ``X'Y``, shape (n_features,
-    n_targets), which is changed. A gain is the fall of ``|R|_F^2``.
+    n_targets). A gain is the fall of ``|R|_F^2``.
     """
 
     def __init__(self, products: ColumnProducts, n_picks: int, cross: np.ndarray) -> None:
-        self._cross = cross
+        self._cross = np.array(cross, dtype=np.float64, order="C")  # changed in place
         super().__init__(products, n_picks)
 
     def _values(self, norms: np.ndarray) -> np.ndarray:

@@ -57,8 +57,6 @@ class Record:
             # elsewhere is read, written or removed.
             usable = all(is_within(as_location(place), path) for place in _places(state))
             usable = usable and as_location(state["folder"]).exists()
-            # Earlier versions recorded a file of W in order.
-            usable = usable and "in_order" in state["graph"]
             self.state = state if usable and state["row_bytes"] == row_bytes else None
 
     def folder(self) -> Scratch:

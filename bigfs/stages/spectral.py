@@ -43,7 +43,7 @@ def spectral_stage(
     }
     return Stage(
         "spectral",
-        15,
+        16,
         {**settings.model_dump(), **common},
         lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
         sparse=True,  # it does not read the data

@@ -276,7 +276,7 @@ class _LeaseFile:
         digest = hashlib.blake2b(version.encode(), digest_size=16).hexdigest()
         claim = _LeaseFile(self._path.with_name(f"lease.stale-{digest}"), self._owner)
         if not claim.create(text):
-            return claim._is_left()
+            return claim.remove_dead()
         try:
             if self.read()[1] == version:
                 self.replace(version, text)
@@ -286,7 +286,7 @@ class _LeaseFile:
             claim._path.unlink(missing_ok=True)
         return False
 
-    def _is_left(self) -> bool:
+    def remove_dead(self) -> bool:
         """Remove the claim of a taker that died; say whether it is one, or has gone meanwhile."""
         try:
             is_old = time.time() - self._path.stat().st_mtime > STALE_SECONDS

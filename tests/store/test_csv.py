@@ -228,7 +228,7 @@ def test_a_column_that_goes_on_with_other_cells_is_named(
 ) -> None:
     lines = ["a,b,c", *(f"{i},{first},{first}" for i in range(60_000)), f"1,{first},maybe"]
     (tmp_path / "X.csv").write_text("\n".join(lines))
-    with pytest.raises(InputError, match="column 'c' has other cells too .* invalid value 'maybe'"):
+    with pytest.raises(InputError, match="'c' begins with .* other cells .* value 'maybe'"):
         list(open_matrix(tmp_path / "X.csv", **options).iter_blocks(1000))
 
 

@@ -136,7 +136,7 @@ class Forward(Regression):
         total = float((spectral.norms**2).sum())
         if self.parameters.fit_intercept:
             total -= blocks.n_samples * float(y_mean @ y_mean)
-        path = TargetPath(products, self.n_selected, cross.copy())
+        path = TargetPath(products, self.n_selected, cross)
         coef = path.coefficients(cross) / spectral.norms
         n_targets, n_picks = len(spectral.eigenvalues), len(path.order)
         order = np.argsort(path.order)

@@ -245,7 +245,7 @@ class PicksOnRows(Picks):
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of the method's class."""
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
-        is_sparse = is_mostly_zeros(rows)
+        is_sparse = is_mostly_zeros(np.count_nonzero(rows, axis=0), len(rows))
         entries = centered_entries(csr_array(rows)) if is_sparse else rows.astype(np.float64)
         del rows
         if self.rule.scale_free:

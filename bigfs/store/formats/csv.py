@@ -272,9 +272,9 @@ class TextTable(Table):
         if first is None:
             name, reason = self._first_unlike(piece, line, {name: kinds[name] for name in columns})
             raise InputError(
-                f"{self.uri}: from line {line} on, column {name!r} has other cells too than the "
-                f"dates, or true and false, that it begins with: {reason}. Leave it out "
-                "(input.columns), or correct it."
+                f"{self.uri}: column {name!r} begins with dates, or with true and false, but has "
+                f"other cells from line {line} on: {reason}. Leave it out (input.columns), or "
+                "correct it."
             )
         i, name, text = first
         shown = f" ({name!r})" if self.named else ""

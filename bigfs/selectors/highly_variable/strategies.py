@@ -1,4 +1,7 @@
-"""Scores of counts: one pass for the moments, and one for the clipped variances."""
+"""Scores of counts: one pass for moments and large values; values above the clip are among these.
+
+Another pass is needed only where the values are no counts, and clips far below those of counts.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,20 @@ _DEVIANCE_BYTES = 6 * 8
 _COPY_BYTES = 8
 # A tile of a dense block in CSR form.
 _TILE_BYTES = 96 * MIB
+# A value is kept if it is above so many roots of its column's sum. The variance of counts is at
+# least about their mean m, and the clip m + sqrt(n variance) above sqrt(n m), twice as far up.
+_ROOTS = 0.5
+# At most so many values are kept for each column, on average.
+_MOST_KEPT = 4
 
 
 @dataclass
 class Counts:
-    """The moments of every batch over some rows, and sums of deviances."""
+    """The moments of every batch over some rows, large values, and sums of deviances."""
 
     moments: dict[int, Moments] = field(default_factory=dict)  # by batch
+    # By batch: column and value of what `_large` keeps, in the order of rows; None: too many.
+    large: dict[int, tuple[np.ndarray, np.ndarray] | None] = field(default_factory=dict)
     # Dict of int to ndarray of shape (n_features,), float64: by batch: ``sum of x log(x/n_i) + (n_i
     # - x) log((n_i - x)/n_i)``, n_i the total of row i.
     log_products: dict[int, np.ndarray] = field(default_factory=dict)
@@ -48,8 +58,15 @@ class Counts:
     def add(self, other: Counts) -> Counts:
         """Add those of other rows."""
         for batch, moments in other.moments.items():
-            own = self.moments.get(batch)
-            self.moments[batch] = moments if own is None else merge_moments(own, moments)
+            own, kept = self.moments.get(batch), other.large[batch]
+            if own is not None:
+                moments, before = merge_moments(own, moments), self.large[batch]
+                if before is None or kept is None:
+                    kept = None
+                else:
+                    columns, values = map(np.append, before, kept)
+                    kept = _large(columns, values, moments)
+            self.moments[batch], self.large[batch] = moments, kept
         for batch, sums in other.log_products.items():
             self.log_products[batch] = self.log_products.get(batch, 0.0) + sums
         self.whole_numbers &= other.whole_numbers
@@ -75,30 +92,77 @@ def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: boo
     """
     total = Counts()
     for batch, rows in _by_batch(X, first_row, batches, check=True):
-        part = Counts({batch: csr_moments(rows)})
-        part.whole_numbers = bool((rows.data == np.floor(rows.data)).all())
+        are_whole = bool((rows.data == np.floor(rows.data)).all())
+        moments = _moments(rows, are_whole)
+        part = Counts({batch: moments}, {batch: None}, whole_numbers=are_whole)
         if deviance:
             part.log_products[batch] = _log_products(rows)
+        else:
+            part.large[batch] = _large(rows.indices, rows.data, moments)
         total.add(part)
     return total
+
+
+def _large(
+    columns: np.ndarray, values: np.ndarray, moments: Moments
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the values that may be above the clip, of rows with these moments; None: too many.
+
+    More rows only add to the sum of a column: what is left out here stays out.
+    """
+    kept = values > _limits(moments).take(columns)
+    if np.count_nonzero(kept) > _MOST_KEPT * len(moments.mean):
+        return None
+    return columns[kept], values[kept]
+
+
+def _limits(moments: Moments) -> np.ndarray:
+    """Return up to where the values of each column are not kept."""
+    return _ROOTS * np.sqrt(moments.mean * moments.count)
+
+
+def _beyond(
+    columns: np.ndarray, values: np.ndarray, mean: np.ndarray, clip: np.ndarray
+) -> np.ndarray:
+    """Return ``sum of (x - mean)^2 - (clip - mean)^2`` by column over values above the clip.
+
+    That is what clipping takes from the sums of squares.
+    """
+    above = np.flatnonzero(values > clip.take(columns))
+    columns, values = columns[above], values[above].astype(np.float64)
+    terms = np.square(values - mean[columns]) - np.square((clip - mean)[columns])
+    return np.bincount(columns, terms, len(mean))
+
+
+def _moments(rows: Any, are_whole: bool) -> Moments:
+    """Return the moments of counts from their exact sums, or of other values from deviations.
+
+    The extremes of a column that varies are only bounds: all that they are asked is which columns
+    are constant.
+    """
+    from scipy.sparse import csc_array
+
+    n, x = rows.shape[0], rows.data.astype(np.float64)
+
+    def sums(values: np.ndarray) -> np.ndarray:  # by column
+        return csc_array((values, rows.indices, rows.indptr), shape=rows.shape[::-1]) @ np.ones(n)
+
+    total, products = sums(x), sums(np.square(x, out=x))
+    if not are_whole or n * products.max(initial=0) >= 2**53:
+        return csr_moments(rows)
+    mean, squares = total / n, (n * products - total**2) / n
+    varies = squares > 0
+    return Moments(n, mean, squares, np.where(varies, 0, mean), np.where(varies, np.inf, mean))
 
 
 def clipped_kernel(
     X: Any, first_row: int, batches: ArrayRef | None, mean: ArrayRef, clip: ArrayRef
 ) -> np.ndarray:
-    """Return ``sum of (x - mean)^2 - (clip - mean)^2`` over values above the clip.
-
-    Few are: that is what clipping takes from the squares of the first pass. The result has shape
-    (n_batches, n_features).
-    """
+    """Return the sums of `_beyond` in a block, of shape (n_batches, n_features)."""
     means, clips = mean.load(), clip.load()
     total = np.zeros(means.shape)
     for batch, rows in _by_batch(X, first_row, batches):
-        above = np.flatnonzero(rows.data > clips[batch].take(rows.indices))
-        columns = rows.indices[above]
-        at_clip = (clips[batch] - means[batch])[columns]
-        beyond = np.square(rows.data[above] - means[batch][columns]) - np.square(at_clip)
-        total[batch] += np.bincount(columns, beyond, len(total[batch]))
+        total[batch] += _beyond(rows.indices, rows.data, means[batch], clips[batch])
     return total
 
 
@@ -154,6 +218,8 @@ _LEAST_FEATURES = 10
 _PSEUDOINVERSE = ("reciprocal condition number", "pseudoinverse used", "near singularities")
 # Vectors of a partial result: mean, squares, minimum, maximum, and sums for the deviance.
 _VECTORS = 5
+# Those of large values: a column, 4 bytes, and a value, up to 8.
+_KEPT_VECTORS = 12 * _MOST_KEPT // 8
 # Measured: steps of a loop for a stored count.
 _LOOPS = 20
 
@@ -259,19 +325,15 @@ class Deviances(_OfBatches):
 
 
 class ClippedVariances(_OfBatches):
-    """Variances of clipped values over those of the trend, from two passes."""
+    """Variances of clipped values over those of the trend, from one pass, or two."""
 
     def cost(self) -> StageCost:
-        """Return the cost of the passes and of the trend."""
+        """Return the cost of the passes and of the trend; counts do not need the second pass."""
         d = self.shape.n_features
         trend = Step("the trend of variances", 1024 * d + 16 * MIB, by_client=True)
-        return StageCost(
-            (
-                self._pass("a block and its moments", _VECTORS - 1),
-                trend,
-                self._pass("a block and its clipped values", 3),
-            )
-        )
+        counts = self._pass("a block and its moments", _VECTORS - 1 + _KEPT_VECTORS)
+        clipped = replace(self._pass("a block and its clipped values", 3), seconds=0.0)
+        return StageCost((counts, trend, clipped), at_most=True)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the mean scores of the batches, ranked by the flavor's rule."""
@@ -285,10 +347,20 @@ class ClippedVariances(_OfBatches):
         deviations = np.array([self._trend(i, batch) for i, batch in enumerate(batches)])
         n_rows = np.array([[batch.count] for batch in batches])
         clips = means + deviations * np.sqrt(n_rows)
-        scratch = blocks.scratch
-        shared = [scratch.put(scratch.unique(name), values)
-                  for name, values in (("means", means), ("clips", clips))]  # fmt: skip
-        beyond = blocks.reduce(clipped_kernel, np.add, stored, *shared, label="clipped variances")
+        known = [
+            _beyond(*kept, means[i], clips[i])
+            for i, batch in enumerate(batches)
+            if (kept := counts.large[i]) and (clips[i] >= _limits(batch)).all()
+        ]
+        if len(known) == len(batches):
+            beyond = np.array(known)
+        else:
+            scratch = blocks.scratch
+            shared = [scratch.put(scratch.unique(name), values)
+                      for name, values in (("means", means), ("clips", clips))]  # fmt: skip
+            beyond = blocks.reduce(
+                clipped_kernel, np.add, stored, *shared, label="clipped variances"
+            )
         # A value far above the others moves the mean away from them by a share 1 / n_rows of it:
         # at least that share of the squares is left, and rounding stays below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])

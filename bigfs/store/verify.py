@@ -81,7 +81,8 @@ def verify(path: str | Location) -> VerifyReport:
         raise
     except (KeyError, OSError, ValueError, TypeError) as error:
         raise CorruptStoreError(
-            f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
+            f"{path}: the metadata of the store is damaged ({str(error).rstrip('.')}). "
+            "Ingest the source again."
         ) from None
     changed = []
     with track("verify", len(parts), "chunks") as progress:

@@ -275,6 +275,16 @@ case("mtx, dense whole numbers")(_bare("X.mtx", _dense(dtype=np.int64)))
 case("mtx with comments")(_bare("X.mtx", _sparse(), comment="by hand\nor so"))
 
 
+@case("mtx by hand: blanks, empty lines, exponents")
+def _by_hand(folder: Path) -> tuple[Path, Own]:
+    from scipy.io import mmread
+
+    lines = ["1 1 1.5", "  2  1\t-2e-3 ", "", "3 3 1E+2", " ", "4 2 7", "4 3 0.1"]
+    header = "%%MatrixMarket matrix coordinate real general\n% by hand\n4 3 5\n"
+    (folder / "X.mtx").write_text(header + "\n".join(lines) + "\r\n")
+    return folder / "X.mtx", Own(mmread(folder / "X.mtx").toarray())
+
+
 @case("mtx, complex", refused="complex")
 def _complex(folder: Path) -> tuple[Path, None]:
     return _bare("X.mtx", _sparse() * 1j)(folder)[0], None

@@ -133,6 +133,11 @@ def test_what_is_no_store_has_no_checksums(tmp_path: Path) -> None:
 
 
 def test_damaged_metadata_are_corruption(store: Path) -> None:
+    content = json.loads((store / "X/zarr.json").read_text())
+    content["chunk_grid"]["configuration"]["chunk_shape"] = [0, 0]
+    (store / "X/zarr.json").write_text(json.dumps(content))
+    with pytest.raises(CorruptStoreError, match=r"chunks have no rows or columns\)\. Ingest"):
+        verify(store)
     shutil.rmtree(store / "X")
     with pytest.raises(CorruptStoreError, match="the metadata of the store is damaged"):
         verify(store)

@@ -84,6 +84,9 @@ class _Text:
         with open_text(self.path) as file:
             _header(file)
             for piece in whole_lines(file, _PIECE_BYTES, self.path):
+                if (entries := self._plain(piece)) is not None:
+                    yield entries
+                    continue
                 lines = piece.strip(b"\r\n\t ")
                 # Looked for first: the expression takes as long as half of scipy's reading.
                 if any(blank in lines for blank in _BLANK):
@@ -98,6 +101,32 @@ class _Text:
                 what = f"{self.path}: a line is not a row, a column and a value"
                 with refusing(what, ValueError, OverflowError):
                     yield mmread(io.BytesIO(f"{kind}\n{sizes}\n".encode() + lines + b"\n"))
+
+    def _plain(self, lines: bytes) -> Any:
+        """Return entries as pyarrow reads them, in a third of scipy's time.
+
+        None where lines are not a row, a column and a number with one blank between them, within
+        the sizes: scipy reads, or refuses, what is spelled otherwise.
+        """
+        import pyarrow as pa
+        from pyarrow import csv
+        from scipy.sparse import coo_array
+
+        if (self.form, self.symmetry) != ("coordinate", "general") or self.kind == "pattern":
+            return None
+        value = pa.from_numpy_dtype(_KINDS[self.kind])
+        types = {"row": pa.int64(), "column": pa.int64(), "value": value}
+        reading = csv.ReadOptions(
+            use_threads=False, block_size=len(lines) + 1, column_names=list(types)
+        )
+        parsing = csv.ParseOptions(delimiter=" ", quote_char=False)
+        converting = csv.ConvertOptions(column_types=types, null_values=[])
+        try:
+            table = csv.read_csv(pa.BufferReader(lines), reading, parsing, converting)
+            rows, columns, values = (column.to_numpy() for column in table.columns)
+            return coo_array((values, (rows - 1, columns - 1)), shape=self.sizes[:2])
+        except ValueError:
+            return None
 
     def values(self) -> np.ndarray:
         """Return all values of an array."""

@@ -259,8 +259,8 @@ class ByBands(_SomeFeatures):
     """Entries in any order, brought into order of rows through a temporary file.
 
     The rows' entries are counted in one read; in a second one each entry is put into its band of
-    rows. A matrix of one band needs no file. The file has 12 to 16 bytes an entry and lies where
-    temporary files do (TMPDIR).
+    rows. A matrix of one band needs no second read, and no file. The file has 12 to 16 bytes an
+    entry and lies where temporary files do (TMPDIR).
     """
 
     n_samples: int
@@ -268,6 +268,8 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
+    # All entries, as they were counted, of a matrix of one band.
+    _first_read: tuple[np.ndarray, ...] = ()
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""
@@ -324,6 +326,8 @@ class ByBands(_SomeFeatures):
                 for piece in self.pieces():
                     np.add.at(counts, piece["row"] + 1, 1)
                     progress.advance(len(piece))
+                    if self.n_entries <= _BAND_ENTRIES:
+                        self._first_read += (piece,)
             self._rows = np.cumsum(counts, out=counts)
         return self._rows
 
@@ -334,7 +338,8 @@ class ByBands(_SomeFeatures):
             begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
         if len(edges) == 2:
-            pieces = [np.empty(0, self._record), *self.pieces()]
+            pieces = [np.empty(0, self._record), *(self._first_read or self.pieces())]
+            self._first_read = ()
             yield 0, self.n_samples, np.concatenate(pieces)
             return
         with temporary_file() as file:

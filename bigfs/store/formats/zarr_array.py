@@ -281,8 +281,7 @@ class ZarrSource(ArrayByRows):
         stored = _numpy_dtype(array, uri)
         super().__init__(partial(open_here, array), uri)
         self._stored = _named_dtype(attributes.get("stored_dtype")) or stored
-        if 0 in (*array.chunks, *(array.shards or ())):
-            raise InputError(f"{uri}: its metadata are damaged, chunks have no rows or columns.")
+        zarr_stores.expect(array)
         names = attributes.get("feature_names")
         if names is not None and not isinstance(names, list):
             raise InputError(f"{uri}: its attribute feature_names must be a list of texts.")
@@ -303,7 +302,6 @@ class ZarrSource(ArrayByRows):
         if folder is not None:
             if self.index is not None:
                 self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
-            zarr_stores.expect(array)
             check_chunks(array, uri, member, ours=self.checked)
             # Opened again, so that chunks are looked at when they are read.
             self._place = partial(open_rows, str(folder), self.checked, _stamp(folder))

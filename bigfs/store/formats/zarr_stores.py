@@ -326,10 +326,13 @@ def expect(array: Any) -> None:
     Raises
     ------
     InputError
-        If there are too many, or they are packed twice: nothing bounds what that gives.
+        If they have no size, if there are too many, or if they are packed twice: nothing bounds
+        what that gives.
     """
     store, steps = array.store_path.store, array.shards or array.chunks
     place = str(array.store_path).removeprefix("file://")
+    if 0 in (*array.chunks, *steps):
+        raise InputError(f"{place}: its metadata are damaged, chunks have no rows or columns.")
     inner = [-(-n // step) for n, step in zip(steps, array.chunks, strict=True)]
     n_chunks = max(math.prod(chunk_grid(array)[:2]), math.prod(inner))
     if n_chunks > MOST_CHUNKS:

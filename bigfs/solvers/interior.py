@@ -281,13 +281,15 @@ class _System:
         small[:-1, :-1] = self.inverse.products
         small[:R, R:-2] += problem.F
         small[R:-2, :R] += problem.F.T
-        small[:R, -1], small[-1, :R] = problem.e, -problem.e
+        # Scaled, so that no pivot is in the row of xi: its right side, about C, would drown others.
+        self.scale = min(1.0, point.values[R] / point.multipliers[R])
+        small[:R, -1], small[-1, :R] = problem.e, -self.scale * problem.e
         diagonal = np.einsum("ii->i", small)
         diagonal[:R] += point.values[:R] / point.multipliers[:R]
         lever = 1e-300 + _largest(problem.F) ** 2 / float(diagonal[:R].min())
         diagonal[R:-2] -= problem.curvature + _OPEN * lever
         diagonal[-2] += float(self.rest.sum()) or 1.0
-        diagonal[-1] = point.multipliers[R] / point.values[R]
+        diagonal[-1] = self.scale * point.multipliers[R] / point.values[R]
         self.factor = dgetrf(small, overwrite_a=True)[:2]
 
     def solve(self, r: _Residuals, products: np.ndarray) -> _Unknowns:
@@ -304,7 +306,7 @@ class _System:
         right[:R] = r.w + products[:R] / multipliers[:R]
         right[R:-2] = -r.f
         right[-2] = float(q @ self.rest - np.vdot(self.c, r.V)) - r.m
-        right[-1] = products[R] / values[R] - r.y
+        right[-1] = self.scale * (products[R] / values[R] - r.y)
         right[:-1] -= self.N @ self.inverse.solve(right_V).ravel()
         solution = dgetrs(*self.factor, right)[0]
         # Back substitution, in the order V, sigma, values, multipliers, u.

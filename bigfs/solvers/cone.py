@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError
-from bigfs.solvers.interior import interior_point
+from bigfs.solvers.interior import ZERO, interior_point
 
 # Features of the first active set: this multiple of m, and at least this number.
 _FIRST_TIMES = 2
@@ -166,6 +166,8 @@ def solve_cone(
         n_iter += point.n_iter
         upper, lower, slack, slopes = program.certify(V, point.x)
         gap = (upper - lower) / max(abs(upper), 1e-12)
+        if upper <= ZERO * program.C * program.bounds.max():
+            gap = 0.0  # the intercepts alone satisfy all planes
         enter = _missing(slopes, active, m, 1.0)
         if gap <= tol or not len(enter):
             break

@@ -32,6 +32,8 @@ _TO_BOUNDARY = 0.99
 _STALLED, _CENTER = 4, 0.3
 # Added to the diagonal of the unknowns f, of which the program may leave a sum open.
 _OPEN = 1e-13
+# As a share of the objective of V = 0: zero.
+ZERO = 1e-15
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ class _Conditions:
             self.C - float(self.e @ x + p.multipliers[R]),
             lacks_m,
         )
-        objective = 1e-12 + 0.5 * float(np.vdot(p.V, p.u)) + self.C * float(p.values[R])
+        objective = 0.5 * float(np.vdot(p.V, p.u)) + self.C * float(p.values[R])
+        if abs(objective) <= ZERO * self.C * _largest(self.g):
+            return r, 0.0  # the least that there is; multipliers go to zero then, and f to infinity
+        objective += 1e-12
         # Of what a violation may be worth in the objective, and of the size of what is violated.
         worth = (p.values @ p.multipliers, x @ np.abs(r.w), np.abs(p.f) @ np.abs(r.f))
         steepest = 1e-300 + float(squares.max())

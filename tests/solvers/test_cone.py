@@ -165,6 +165,15 @@ def test_a_solution_is_feasible_and_proves_itself(name: str) -> None:
     assert ours.multipliers.sum() <= cone.C * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_planes_that_intercepts_alone_satisfy_cost_nothing(seed: int) -> None:
+    C = 10.0 ** (seed / 3 - 2)
+    cone = program(13, 1, 4, n_planes=9, C=C, balance=np.inf, seed=seed)
+    ours, other = solve_cone(cone), solve_by_clarabel(cone)  # zero in 12 of the 20 cases
+    assert ours.gap <= 1e-5
+    assert ours.objective == pytest.approx(other.objective, rel=1e-5, abs=1e-7 * C)
+
+
 def test_the_weights_are_those_of_clarabel() -> None:
     for name in ("two clusters", "four clusters, smooth", "wide", "one feature"):
         cone, ours = solved(name)

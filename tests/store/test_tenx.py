@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "a word": ("matrix.mtx", "one two three\n", "not a row, a column and a value"),
     "two numbers": ("matrix.mtx", "1 2\n", "not a row, a column and a value"),
     "a zero byte": ("matrix.mtx", "1 1 5\x000\n", "a line is not a row"),
+    "hexadecimal": ("matrix.mtx", "1 1 0x10\n", "a line is not a row"),
     "outside": ("matrix.mtx", "10 1 5\n", "out of bounds"),
     "a zero": ("matrix.mtx", "0 1 5\n", "out of bounds"),
     "one more": ("matrix.mtx", "1 1 5\n", "entries and has others"),
@@ -93,6 +95,23 @@ def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         ingest(path, tmp_path / "X.zarr")
     assert not (tmp_path / "X.zarr").exists()
+
+
+def test_a_count_that_was_interrupted_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_matrix(_folder(tmp_path / "counts", packed=False))
+    pieces = type(source).pieces
+
+    def interrupted(self: Any) -> Iterator[np.ndarray]:
+        yield from pieces(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(source), "pieces", interrupted)
+        source.begin()
+    source.begin()
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(100))), COUNTS)
 
 
 @pytest.mark.parametrize(

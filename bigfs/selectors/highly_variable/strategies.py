@@ -1,6 +1,7 @@
 """Scores of counts: one pass for moments and large values; values above the clip are among these.
 
-Another pass is needed only where the values are no counts, and clips far below those of counts.
+Another pass is needed where clips lie below what is large (fractions), or too many values are
+(few rows of large counts).
 """
 
 from __future__ import annotations
@@ -142,13 +143,16 @@ def _moments(rows: Any, are_whole: bool) -> Moments:
     """
     from scipy.sparse import csc_array
 
+    if not are_whole:
+        return csr_moments(rows)
     n, x = rows.shape[0], rows.data.astype(np.float64)
 
     def sums(values: np.ndarray) -> np.ndarray:  # by column
         return csc_array((values, rows.indices, rows.indptr), shape=rows.shape[::-1]) @ np.ones(n)
 
     total, products = sums(x), sums(np.square(x, out=x))
-    if not are_whole or n * products.max(initial=0) >= 2**53:
+    if n * products.max(initial=0) >= 2**53:
+        del x
         return csr_moments(rows)
     mean, squares = total / n, (n * products - total**2) / n
     varies = squares > 0
@@ -350,7 +354,7 @@ class ClippedVariances(_OfBatches):
         known = [
             _beyond(*kept, means[i], clips[i])
             for i, batch in enumerate(batches)
-            if (kept := counts.large[i]) and (clips[i] >= _limits(batch)).all()
+            if (kept := counts.large[i]) and ((clips[i] >= _limits(batch)) | batch.constant).all()
         ]
         if len(known) == len(batches):
             beyond = np.array(known)

@@ -31,6 +31,8 @@ _KINDS: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 # Bytes of numbers, inf and nan.
 _NUMBERS = b"0123456789+-.eEdD \t\r\nnaifNAIFty"
+# What pyarrow reads as scipy does.
+_PLAIN = b"0123456789.-eE \n"
 # What a line break is followed by where an empty line may come.
 _BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t")
 _HALVES = ("symmetric", "skew-symmetric")
@@ -112,7 +114,8 @@ class _Text:
         from pyarrow import csv
         from scipy.sparse import coo_array
 
-        if (self.form, self.symmetry) != ("coordinate", "general") or self.kind == "pattern":
+        is_read = (self.form, self.symmetry) == ("coordinate", "general") and self.kind != "pattern"
+        if not is_read or lines.translate(None, _PLAIN):
             return None
         value = pa.from_numpy_dtype(_KINDS[self.kind])
         types = {"row": pa.int64(), "column": pa.int64(), "value": value}

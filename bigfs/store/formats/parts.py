@@ -6,7 +6,7 @@ A place opens the array, or the group that has ``data``, ``indices`` and ``indpt
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -269,7 +269,7 @@ class ByBands(_SomeFeatures):
     _stored: np.dtype
     _rows: np.ndarray | None = None
     # All entries, as they were counted, of a matrix of one band.
-    _first_read: tuple[np.ndarray, ...] = ()
+    _first_read: Sequence[np.ndarray] = ()
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""
@@ -321,14 +321,13 @@ class ByBands(_SomeFeatures):
 
     def _row_pointers(self) -> np.ndarray:
         if self._rows is None:
-            counts = np.zeros(self.n_samples + 1, dtype=np.int64)
+            counts, held = np.zeros(self.n_samples + 1, dtype=np.int64), []
             with track("entries of the rows", self.n_entries, "entries") as progress:
                 for piece in self.pieces():
                     np.add.at(counts, piece["row"] + 1, 1)
                     progress.advance(len(piece))
-                    if self.n_entries <= _BAND_ENTRIES:
-                        self._first_read += (piece,)
-            self._rows = np.cumsum(counts, out=counts)
+                    held += [piece] if self.n_entries <= _BAND_ENTRIES else []
+            self._rows, self._first_read = np.cumsum(counts, out=counts), held
         return self._rows
 
     def _bands(self, pointers: np.ndarray, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:

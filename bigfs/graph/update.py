@@ -29,7 +29,6 @@ from bigfs.graph.local import (
     as_distances,
     as_squares,
     merge_exact,
-    merge_neighbors,
     prepare_rows,
     search_exact,
 )
@@ -386,48 +385,31 @@ def compare(
     """
     k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
     new, probes, limits = grown.new.load(), grown.probes.load(), grown.limits.load()
-    of_new, of_old = _Lists(len(new), k, metric), _Lists(len(rows), k, metric)
+    # The lists of the block's rows, of which only old ones get any, and of all new rows.
+    owners = np.concatenate([ids, n_old + np.arange(len(new))])
+    neighbors = np.full((len(owners), k), -1, np.int64)
+    distances = np.full(neighbors.shape, np.inf, np.float32)
+
+    def add(places: np.ndarray, others: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]) -> None:
+        """Merge what `search_exact` finds for some rows among others with these numbers."""
+        listed = np.where(nearest[0] < 0, -1, others[nearest[0]])
+        neighbors[places], distances[places] = merge_exact(
+            (neighbors[places], distances[places]), (listed, as_distances(nearest[1], metric))
+        )
+
     for members, queries in _by_cell(home, probes, rows.shape[1]):
         numbers, part = n_old + queries, new[queries]
-        nearest = search_exact(
-            rows[members], k, part, _places(ids[members], numbers), limits[queries]
-        )
-        of_new.add(queries, ids[members], nearest)
+        own = _places(ids[members], numbers)
+        nearest = search_exact(rows[members], k, part, own, limits[queries])
+        add(len(rows) + queries, ids[members], nearest)
         old = members[reach[members] > 0]
         last = as_squares(reach[old], metric)
-        nearest = search_exact(part, k, rows[old], np.full(len(old), -1), last)
-        of_old.add(old, numbers, nearest)
-    of_old.distances[of_old.distances >= reach[:, None]] = np.inf
-    lists = [of_new.filled(n_old + np.arange(len(new))), of_old.filled(ids)]
-    owners, neighbors, distances = (np.concatenate(parts) for parts in zip(*lists, strict=True))
-    owner, place = np.unique(owners, return_inverse=True)
-    merged = merge_neighbors(place, neighbors, distances, 0, len(owner))
-    return owner.astype(np.int32), merged[0].astype(np.int32), merged[1]
-
-
-class _Lists:
-    """The nearest of the rows that each row was compared with."""
-
-    def __init__(self, n_rows: int, n_neighbors: int, metric: str) -> None:
-        self._metric = metric
-        self._neighbors = np.full((n_rows, n_neighbors), -1, np.int64)
-        self.distances = np.full((n_rows, n_neighbors), np.inf, np.float32)
-
-    def add(
-        self, rows: np.ndarray, ids: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]
-    ) -> None:
-        """Merge what `search_exact` finds for some rows among others with these numbers."""
-        neighbors = np.where(nearest[0] < 0, -1, ids[nearest[0]])
-        known = self._neighbors[rows], self.distances[rows]
-        self._neighbors[rows], self.distances[rows] = merge_exact(
-            known, (neighbors, as_distances(nearest[1], self._metric))
-        )
-
-    def filled(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return owners with neighbors, these, and their distances."""
-        self._neighbors[np.isinf(self.distances)] = -1
-        has = self._neighbors[:, 0] >= 0
-        return owners[has], self._neighbors[has], self.distances[has]
+        add(old, numbers, search_exact(part, k, rows[old], np.full(len(old), -1), last))
+    of_old = distances[: len(rows)]
+    of_old[of_old >= reach[:, None]] = np.inf
+    neighbors[np.isinf(distances)] = -1
+    has = neighbors[:, 0] >= 0
+    return owners[has].astype(np.int32), neighbors[has].astype(np.int32), distances[has]
 
 
 def search_limits(
@@ -456,18 +438,16 @@ def _by_cell(
     home: np.ndarray, probes: np.ndarray, n_features: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield rows of a cell and new rows that are compared with them, a piece of each at a time."""
-    order, cells, begins = _grouped(home)
-    probed, new_cells, new_begins = _grouped(probes.ravel())
-    queries = np.split(probed // probes.shape[1], new_begins[1:])
-    of_cell = dict(zip(new_cells.tolist(), queries, strict=True))
+    cells = np.unique(home)
     most = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (4 * n_features)))
-    for cell, members in zip(cells.tolist(), np.split(order, begins[1:]), strict=True):
-        near = of_cell.get(cell, probed[:0])
+    for members, probed in zip(_among(home, cells), _among(probes.ravel(), cells), strict=True):
+        near = probed // probes.shape[1]
         for first, second in product(range(0, len(members), most), range(0, len(near), most)):
             yield members[first : first + most], near[second : second + most]
 
 
-def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places by ascending value, the values, and where the places of each begin."""
+def _among(values: np.ndarray, cells: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the places of each of some values, ascending."""
     order = np.argsort(values, kind="stable")
-    return order, *np.unique(values[order], return_index=True)
+    begins, ends = (np.searchsorted(values, cells, side, order) for side in ("left", "right"))
+    return (order[begin:end] for begin, end in zip(begins, ends, strict=True))

@@ -246,13 +246,13 @@ def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def choose_checked(
-    known: tuple[ArrayRef, ...], sizes: tuple[int, int, float], generator: np.random.Generator
+    known: list[ArrayRef], sizes: tuple[int, int, float], generator: np.random.Generator
 ) -> np.ndarray:
     """Return the places in a sample of the rows to check: those known, and as many of new ones.
 
     Parameters
     ----------
-    known : tuple of ArrayRef
+    known : list of ArrayRef
         What `KEPT` names, of the former graph; none at first.
     sizes : tuple of (int, int, float)
         Of the former sample and of the new one, and new rows over old ones.

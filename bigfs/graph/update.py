@@ -9,8 +9,9 @@ The lists of the former graph and these are merged as those of partitions always
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
@@ -89,8 +90,63 @@ def update_graph(
     MemoryLimitError
         If the new rows do not fit a task.
     """
+    before, seconds = blocks.passes, dict[str, float]()
+    kept = _kept(former)
+    n_sampled = kept[1].shape[0] if kept else _sample_size(blocks, former.n_samples)
+    _check_memory(blocks, former, n_sampled, memory_limit)
     with scratch.temporary("update") as working:
-        return _GraphUpdate(blocks, former, memory_limit, random_state, scratch, working).run()
+        update = _GraphUpdate(blocks, former, random_state, scratch, working)
+        with timed(seconds, "sample"):
+            kept = kept or update.first_sample(n_sampled)
+        with timed(seconds, "new rows"):
+            grown = update.grown_rows(kept)
+        homes = scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
+        with timed(seconds, "neighbors"):
+            results, rows, true = update.search(grown, homes)
+        with timed(seconds, "merge"):
+            lists, changed = merge_results(
+                scratch, "-updated", results, (blocks.n_samples, former.n_neighbors),
+                former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
+            )  # fmt: skip
+        n_cells = grown.centers.shape[0] - 1
+        recall = RecallEstimate.certain(blocks.n_samples)
+        if n_cells > 1 or not former.recall_.exact:
+            recall = estimate_recall(scattered_rows(rows, lists[1]), true)
+        details = {
+            "kept": list(KEPT),
+            "passes": blocks.passes - before,
+            "scratch_bytes": results.nbytes,
+            "new_rows": blocks.n_samples - former.n_samples,
+            "changed_rows": changed,
+            "seconds": seconds,
+        }
+        return KNNGraph(
+            *lists, homes, former.metric, former.algorithm, n_cells, recall, scratch, details
+        )
+
+
+def _kept(former: KNNGraph) -> list[ArrayRef]:
+    """Return what a graph keeps for its next update, which is nothing after a full run."""
+    place, names = former.scratch.path, KEPT if former.details.get("kept") else ()
+    return [ArrayRef.at(place / plain_name(name, place)) for name in names]
+
+
+def _sample_size(blocks: RowBlocks, n_old: int) -> int:
+    """Return how many rows of the former data stand for all."""
+    width = blocks.n_features * blocks.dtype.itemsize
+    size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
+    return min(n_old, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
+
+
+def _check_memory(blocks: RowBlocks, former: KNNGraph, n_sampled: int, memory_limit: int) -> None:
+    """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
+    n_new, budget = blocks.n_samples - former.n_samples, task_budget(memory_limit)
+    needed = update_bytes(blocks.layout, n_new, n_sampled, former.metric)
+    if needed > budget:
+        raise MemoryLimitError(
+            f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
+            f"{format_bytes(budget)}"
+        )
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
@@ -127,132 +183,67 @@ class GrownRows:
     known: tuple[ArrayRef, ...]
 
 
-@dataclass
+# Reports of the lists of some blocks, and the nearest there of the rows that are checked.
+_Partial: TypeAlias = tuple[list[Receipt], np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
 class _GraphUpdate:
-    """One update: its inputs, and what the steps have measured so far."""
+    """One update: its inputs, and the steps that lead to its lists."""
 
     blocks: RowBlocks
     former: KNNGraph
-    memory_limit: int
     random_state: int
     scratch: Scratch
     working: Scratch
-    seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self) -> KNNGraph:
-        """Prepare the new rows, search, merge and check."""
-        blocks, former, before = self.blocks, self.former, self.blocks.passes
-        self._check_memory()
-        with timed(self.seconds, "sample"):
-            centers, sample, ids, *known = self._kept()
-        with timed(self.seconds, "new rows"):
-            grown = self._grown(centers, sample, ids, tuple(known))
-        homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
-        with timed(self.seconds, "neighbors"):
-            results, rows, true = self._search(grown, homes)
-        with timed(self.seconds, "merge"):
-            lists, changed = merge_results(
-                self.scratch, "-updated", results, (blocks.n_samples, former.n_neighbors),
-                former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
-            )  # fmt: skip
-        n_cells = centers.shape[0] - 1
-        recall = RecallEstimate.certain(blocks.n_samples)
-        if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(scattered_rows(rows, lists[1]), true)
-        details = {
-            "kept": list(KEPT),
-            "passes": blocks.passes - before,
-            "scratch_bytes": results.nbytes,
-            "new_rows": blocks.n_samples - former.n_samples,
-            "changed_rows": changed,
-            "seconds": self.seconds,
-        }
-        return KNNGraph(
-            *lists, homes, former.metric, former.algorithm, n_cells, recall, self.scratch, details
-        )
-
-    def _check_memory(self) -> None:
-        """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
-        n_new = self.blocks.n_samples - self.former.n_samples
-        budget = task_budget(self.memory_limit)
-        former = self.former
-        n_sampled = self._kept_arrays()[1].shape[0] if former.details.get("kept") else self._size()
-        needed = update_bytes(self.blocks.layout, n_new, n_sampled, former.metric)
-        if needed > budget:
-            raise MemoryLimitError(
-                f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
-                f"{format_bytes(budget)}"
-            )
-
-    def _kept(self) -> tuple[ArrayRef, ...]:
-        """Return centers and the sample of the former rows, as kept with what else is, or new."""
-        former, scratch = self.former, self.scratch
-        if former.details.get("kept"):
-            stored = self._kept_arrays()
-            centers = scratch.put("centers", stored[0].load())
-            return centers, *stored[1:]
-        n, size = former.n_samples, self._size()
+    def first_sample(self, size: int) -> list[ArrayRef]:
+        """Return centers, a sample of the former rows, its numbers, and what is known of some."""
+        former, n = self.former, self.former.n_samples
         generator = rng(self.random_state, "update sample")
         chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
         known = checked.of_full_run(former.scratch, former.details)
         if known:
             chosen = np.union1d(chosen, known[0])
-            places = self.working.put("known", np.searchsorted(chosen, known[0]))
-            known = places, *known[1:]
+            known = self.working.put("known", np.searchsorted(chosen, known[0])), *known[1:]
         runs = gather_rows(self.blocks, [chosen], former.metric, self.working)
-        folder, count = str(self.working.path), -(-n // CELL_ROWS)
-        return *run_tasks(
-            _first_centers, [(count, self.random_state)], runs, folder, str(scratch.path),
-            label="cells",
-        )[0], *known  # fmt: skip
+        items = [(-(-n // CELL_ROWS), self.random_state)]
+        [stored] = run_tasks(_first_centers, items, runs, str(self.working.path), label="cells")
+        return [*stored, *known]
 
-    def _kept_arrays(self) -> list[ArrayRef]:
-        """Return what the former graph keeps for its next update."""
-        place = self.former.scratch.path
-        return [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
-
-    def _size(self) -> int:
-        """Return how many rows of the former data stand for all."""
-        n, width = self.former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
-        size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
-        return min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
-
-    def _grown(
-        self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef, known: tuple[ArrayRef, ...]
-    ) -> GrownRows:
+    def grown_rows(self, kept: list[ArrayRef]) -> GrownRows:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
-        new = working.create("new", (n_new, blocks.n_features), sample.dtype, blocks.rows)
+        new = working.create("new", (n_new, blocks.n_features), kept[1].dtype, blocks.rows)
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
-        sizes, before = (former.n_neighbors, n_old), (centers, sample, ids)
-        places = str(working.path), str(self.scratch.path)
-        shared = (sizes, before, new, known, places)
+        sizes, places = (former.n_neighbors, n_old), (str(working.path), str(self.scratch.path))
+        shared = (sizes, kept[:3], new, kept[3:], places)
         [stored] = run_tasks(_limits_task, [self.random_state], *shared, label="limits")
-        about = {"former": former.distances_ref, "centers": centers, "new": new, **stored}
-        return GrownRows(*sizes, former.metric, **about, known=known[1:])
+        about = {"former": former.distances_ref, "new": new, **stored}
+        return GrownRows(*sizes, former.metric, **about, known=tuple(kept[4:]))
 
-    def _search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
+    def search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
         """Compare new rows with all; return also true distances of the rows that are checked."""
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
         destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
-        receipts, *nearest = self.blocks.reduce(
+        receipts, *true = self.blocks.reduce(
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
-        runs = commit_runs(self.working, folder, receipts)
-        places, true = grown.checked.load(), (nearest[0], nearest[1])
+        runs, places = commit_runs(self.working, folder, receipts), grown.checked.load()
         if grown.known:
-            before, n = (grown.known[0].load(), grown.known[1].load()), grown.known[0].shape[0]
-            true[0][:n], true[1][:n] = merge_exact(before, (true[0][:n], true[1][:n]))
+            indices, distances = (ref.load() for ref in grown.known)
+            of_known = true[0][: len(indices)], true[1][: len(indices)]
+            of_known[0][:], of_known[1][:] = merge_exact((indices, distances), of_known)
         for name, values in zip(checked.KEPT, (places, *true), strict=True):
             self.scratch.put(name, values)
         return runs, grown.sample_ids.load()[places], true[1]
 
 
 def _first_centers(
-    item: tuple[int, int], runs: Runs, working: str, kept: str
+    item: tuple[int, int], runs: Runs, working: str
 ) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
     """Store centers of cells, and the sample with its row numbers."""
     count, random_state = item
@@ -263,9 +254,9 @@ def _first_centers(
         centers = cluster_rows(
             rows - origin, count, rng(random_state, "cells"), max_iter=_LLOYD_STEPS
         )
-    stored = Scratch(kept).put("centers", np.concatenate([origin[None], centers]))
-    scratch = Scratch(working)
-    return stored, scratch.put("sample", rows), scratch.put("sample_ids", ids.astype(np.int64))
+    put = Scratch(working).put
+    stored = put("centers", np.concatenate([origin[None], centers]))
+    return stored, put("sample", rows), put("sample_ids", ids.astype(np.int64))
 
 
 def _new_rows(
@@ -287,9 +278,9 @@ def _nearest_cells(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 def _limits_task(
     random_state: int,
     sizes: tuple[int, int],
-    before: tuple[ArrayRef, ArrayRef, ArrayRef],
+    before: list[ArrayRef],
     new: ArrayRef,
-    known: tuple[ArrayRef, ...],
+    known: list[ArrayRef],
     places: tuple[str, str],
 ) -> dict[str, ArrayRef]:
     """Find the cells of new rows and bounds of their distances; add some of them to the sample.
@@ -307,6 +298,7 @@ def _limits_task(
     ids = np.concatenate([ids, n_old + added])
     places_checked = choose_checked(known, (len(old), len(ids), len(rows) / n_old), generator)
     return {
+        "centers": kept.put("centers", centers),
         "sample": kept.put("sample", np.concatenate([old, rows[added]])),
         "sample_ids": kept.put("sample_ids", ids),
         "probes": working.put("probes", probes),
@@ -321,7 +313,7 @@ def _search_kernel(
     grown: GrownRows,
     homes: ArrayRef,
     destination: tuple[str, int, int, int],
-) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+) -> _Partial:
     """Compare a block with the new rows near it, and exactly with the rows that are checked."""
     n_old, metric = grown.n_old, grown.metric
     ids = first_row + np.arange(len(X))
@@ -363,10 +355,7 @@ def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.nda
     return indices, distances
 
 
-def _combine(
-    a: tuple[list[Receipt], np.ndarray, np.ndarray],
-    b: tuple[list[Receipt], np.ndarray, np.ndarray],
-) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+def _combine(a: _Partial, b: _Partial) -> _Partial:
     return (a[0] + b[0], *merge_exact(a[1:], b[1:]))
 
 

@@ -111,43 +111,41 @@ class KNNGraph(Kept):
         from scipy.sparse import csr_array
 
         check_mode(mode)
-        n, k = self.indices_ref.shape
         self.check_fits(memory_limit)
-        data = (
-            self.distances_ref.load().ravel()
-            if mode == "distance"
-            else np.ones(n * k, dtype=np.float32)
-        )
+        n, k = self.indices_ref.shape
+        data = self.distances_ref.load() if mode == "distance" else np.ones((n, k), np.float32)
         indptr = np.arange(n + 1, dtype=np.int64 if n * k >= 2**31 else np.int32) * k
-        return csr_array((data, self.indices_ref.load().ravel(), indptr), shape=(n, n))
+        return csr_array((data.ravel(), self.indices_ref.load().ravel(), indptr), shape=(n, n))
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the arrays, as JSON values."""
+        arrays = [ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)]
         return {
             "metric": self.metric,
             "algorithm": self.algorithm,
             "n_neighbors": self.n_neighbors,
             "n_partitions": self.n_partitions,
             "recall": self.recall_.as_dict(),
-            "arrays": [
-                ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)
-            ],
+            "arrays": arrays,
             **self.details,
         }
 
     @classmethod
     def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
-        known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall", "arrays"}
-        indices, distances = (plain_name(name, path) for name in stored["arrays"])
+        place, details = as_location(path), dict(stored)
+        indices, distances = (
+            ArrayRef.at(place / plain_name(name, path)) for name in details.pop("arrays")
+        )
+        del details["n_neighbors"]  # the arrays have it
         return cls(
-            ArrayRef.at(as_location(path) / indices),
-            ArrayRef.at(as_location(path) / distances),
-            ArrayRef.at(as_location(path) / "partitions"),
-            stored["metric"],
-            stored["algorithm"],
-            stored["n_partitions"],
-            RecallEstimate(**stored["recall"]),
+            indices,
+            distances,
+            ArrayRef.at(place / "partitions"),
+            details.pop("metric"),
+            details.pop("algorithm"),
+            details.pop("n_partitions"),
+            RecallEstimate(**details.pop("recall")),
             Scratch(path),
-            {name: value for name, value in stored.items() if name not in known},
+            details,
         )

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import slices
-from bigfs.core.errors import InputError, check_choice, check_count
+from bigfs.core.errors import InputError, check_count
 from bigfs.core.text import FROM_0
 
+# Partitions by centroids serve these.
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
@@ -31,11 +32,6 @@ _RANKED_PAIRS = 2**18
 _MERGED_ENTRIES = 2**20
 # Distances that differ by no more than this share are equal: it is the last bit of float32.
 _EQUAL = 2.0**-23
-
-
-def check_metric(metric: str) -> None:
-    """Raise InputError for a metric that partitions by centroids do not serve."""
-    check_choice("metric", metric, METRICS)
 
 
 def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
@@ -231,12 +227,6 @@ def pair_squares(
     return squared
 
 
-def differs(nearer: np.ndarray, farther: np.ndarray, power: int = 1) -> np.ndarray:
-    """Say where distances, to a power of 1 or 2, are farther than others by more than rounding."""
-    with np.errstate(over="ignore"):
-        return np.asarray(farther > nearer * (1 + power * _EQUAL))
-
-
 def nearest(
     ids: np.ndarray, distances: np.ndarray, n_neighbors: int, power: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -254,7 +244,8 @@ def nearest(
     order = np.argsort(distances, axis=1, kind="stable")
     ids = np.take_along_axis(ids, order, axis=1)
     distances = np.take_along_axis(distances, order, axis=1)
-    beyond = differs(distances[:, :-1], distances[:, 1:], power)
+    with np.errstate(over="ignore"):
+        beyond = distances[:, 1:] > distances[:, :-1] * (1 + power * _EQUAL)
     tied = np.flatnonzero(~beyond[:, :n_neighbors].all(axis=1))
     if len(tied):
         group = np.zeros((len(tied), ids.shape[1]), dtype=np.int64)

@@ -25,7 +25,7 @@ from bigfs.graph.descent import (
     SEARCH_WIDTH,
     most_components,
 )
-from bigfs.graph.local import ALGORITHMS, check_metric
+from bigfs.graph.local import ALGORITHMS, METRICS
 from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -73,7 +73,7 @@ class GraphRequest:
 
     def __post_init__(self) -> None:
         """Raise InputError for an option out of its range."""
-        check_metric(self.metric)
+        check_choice("metric", self.metric, METRICS)
         check_choice("algorithm", self.algorithm, ALGORITHMS)
         eps, target = self.eps, self.recall_target
         if eps is not None and not 0 <= eps <= 10:

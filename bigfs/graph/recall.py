@@ -108,12 +108,8 @@ def true_neighbors(
 
 def scattered_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
     """Return stored rows of some numbers, which a worker reads block by block."""
-    [rows] = run_tasks(_read_rows, [ids], values, label="rows")
+    [rows] = run_tasks(ArrayRef.take, [values], ids, label="rows")
     return np.asarray(rows)
-
-
-def _read_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
-    return values.take(np.asarray(ids))
 
 
 def neighbors_of(
@@ -215,20 +211,18 @@ def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
 
 
 def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
-    """Return the recall from the share of k true neighbors that each row has."""
-    value, n_rows = float(per_row.mean()), len(per_row)
-    low, high = _wilson(value, float(per_row.var()), n_rows, k)
-    return RecallEstimate(value, low, high, n_rows)
+    """Return the recall from the share of k true neighbors that each row has.
 
-
-def _wilson(value: float, variance: float, n_rows: int, k: int) -> tuple[float, float]:
-    """Return Wilson's interval, with as many trials as the rows' variance says they are worth."""
+    The interval is Wilson's, with as many trials as the rows' variance says they are worth.
+    """
+    value, variance, n_rows = float(per_row.mean()), float(per_row.var()), len(per_row)
     trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
     trials = min(max(trials, 1.0), float(n_rows * k))
     z2 = _NORMAL_QUANTILE**2 / trials
     center = (value + z2 / 2) / (1 + z2)
     half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
-    return max(0.0, float(center - half)), min(1.0, float(center + half))
+    low, high = max(0.0, float(center - half)), min(1.0, float(center + half))
+    return RecallEstimate(value, low, high, n_rows)
 
 
 def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:

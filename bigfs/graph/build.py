@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,6 @@ from bigfs.graph.recall import (
 )
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
-    Distribution,
     compile_first,
     distribute_task,
     gather_rows,
@@ -138,7 +137,7 @@ def knn_graph(
     InputError
         If a parameter is out of range, or a row has no direction (cosine, correlation).
     MemoryLimitError
-        If the search does not fit ``memory_limit``.
+        If the search does not fit ``memory_limit``, or a partition came out too large for a task.
     ConvergenceError
         If ``recall_target`` is not met.
 
@@ -164,54 +163,33 @@ def knn_graph(
         blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
-    if n_components is None:
-        return build_graph(blocks, request, scratch, representation="raw")
-    passes = blocks.passes
-    with scratch.temporary("representation") as working:
-        rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
-        details = {"representation": representation, "explained_variance": explained}
-        graph = build_graph(rows, request, scratch, **details)
-        blocks.check_unchanged()
-    over_components = {"passes_over_components": graph.details["passes"]}
-    details = {**graph.details, "passes": blocks.passes - passes, **over_components}
-    return replace(graph, details=details)
-
-
-def build_graph(
-    blocks: RowBlocks, request: GraphRequest, scratch: Scratch, **details: Any
-) -> KNNGraph:
-    """Build the graph of checked rows; what it needs on the way is removed at the end.
-
-    Raises
-    ------
-    MemoryLimitError
-        If a partition came out too large for one task.
-    ConvergenceError
-        If the recall target is not met and that is to be an error.
-
-    Notes
-    -----
-    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
-    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
-    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
-    """
-    plan = plan_partitions(
-        blocks.layout,
-        request.n_neighbors,
-        request.memory_limit,
-        algorithm=request.algorithm,
-        n_partitions=request.n_partitions,
-        remote=is_remote(scratch.path),
-    )
+    rows, passes = blocks, blocks.passes
+    details: dict[str, Any] = {"representation": representation}
     with scratch.temporary("search") as working:
-        graph = _Build(blocks, request, plan, scratch, working).run(details)
+        if n_components is not None:
+            rows, details["explained_variance"], _ = principal_rows(
+                blocks, n_components, random_state, working
+            )
+        plan = plan_partitions(
+            rows.layout, n_neighbors, request.memory_limit, algorithm=algorithm,
+            n_partitions=n_partitions, remote=is_remote(scratch.path),
+        )  # fmt: skip
+        graph = _Build(rows, request, plan, scratch, working).run(details)
         blocks.check_unchanged()
-        return graph
+    if rows is not blocks:
+        over_components = graph.details["passes"]
+        graph.details.update(passes=blocks.passes - passes, passes_over_components=over_components)
+    return graph
 
 
 @dataclass
 class _Build:
-    """One construction: its inputs, and what the steps have measured so far."""
+    """One construction of the graph of checked rows: inputs, and what the steps have measured.
+
+    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
+    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
+    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
+    """
 
     blocks: RowBlocks
     request: GraphRequest
@@ -222,7 +200,6 @@ class _Build:
     scratch_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
-    searches: int = 0
     candidates: tuple[ArrayRef, ArrayRef] | tuple[()] = ()
     homes: ArrayRef = field(init=False)
     counts: np.ndarray = field(init=False)  # of shape (n_partitions,), int64: rows of each
@@ -235,18 +212,15 @@ class _Build:
         target = request.recall_target
         certain = self.plan.exact and self.plan.n_partitions == 1
         samples = None if certain else self._sample()
-        true = None
-        if samples is not None and target is not None:
-            true = self._true(samples)
+        true = None if samples is None or target is None else self._true(samples)
         eps, cells = self._first_eps(samples, true)
         effort = 1.0
-        spread: Distribution | None = None
-        for _ in range(ATTEMPTS):
+        shelves: list[Runs] = []
+        for attempt in range(ATTEMPTS):
             if cells.eps != eps:
-                cells, spread = self._cells(samples, eps), None
-            if spread is None:
-                spread = self._distribute(cells)
-            indices, distances = self._search(spread, cells, effort)
+                cells, shelves = self._cells(samples, eps), []
+            shelves = shelves or self._distribute(cells)
+            indices, distances = self._search(shelves, cells, effort, attempt)
             if samples is None:
                 recall = RecallEstimate.certain(self.blocks.n_samples)
                 break
@@ -344,8 +318,12 @@ class _Build:
             [cells] = run_tasks(find_cells, [eps], *shared, label="partition")
         return cells
 
-    def _distribute(self, cells: Cells) -> Distribution:
-        """Write every row to its partitions, and its own one to ``homes``: one pass over X."""
+    def _distribute(self, cells: Cells) -> list[Runs]:
+        """Write every row to its partitions, and its own one to ``homes``: one pass over X.
+
+        The rows are prepared, in partition order, copies near a boundary included: the columns
+        ``rows`` and ``ids`` of a few shelves.
+        """
         blocks, working, request = self.blocks, self.working, self.request
         self.predicted_scratch = scratch_bytes(
             blocks.layout, request.n_neighbors, cells.n_partitions, cells.copies
@@ -370,66 +348,50 @@ class _Build:
                     f"one task can hold {self.plan.capacity_rows:,}. Set n_partitions to "
                     f"{2 * max(2, len(self.counts))} or more, or raise memory_limit."
                 )
-            runs = [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
-        return Distribution(tuple(runs), width)
+            return [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
 
     def _search(
-        self, spread: Distribution, cells: Cells, effort: float
+        self, shelves: list[Runs], cells: Cells, effort: float, attempt: int
     ) -> tuple[ArrayRef, ArrayRef]:
-        """Search the partitions and merge their results by row."""
+        """Search every partition on its own, several at a time, and merge the results by row.
+
+        With a recall target the rows stay in scratch, for another attempt.
+        """
         n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
         # A task of an earlier search that was given up may still write: not into new arrays.
         self.scratch.remove(*self.candidates)
-        self.searches += 1
-        suffix = f"-{self.searches}" if self.searches > 1 else ""
+        suffix = f"-{attempt + 1}" if attempt else ""
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, self.counts, self.blocks.n_features
         )
         rows = min(n, graph_block_rows(k))
+        folder = str(self.working.child(self.working.unique("results")).path)
+        receipts: dict[int, Receipt] = {}
         with timed(self.seconds, "neighbors"):
-            results = self._results(spread, cells.partners(), effort, (rows, -(-n // rows)))
+            groups = group_tiny(self.counts, cells.partners(), k + 1)
+            sizes = np.array([self.counts[list(group)].sum() for group in groups])
+            # A group is searched while the first of its shelves is still there.
+            shelf_of = np.array([group[0] // shelves[0].n_targets for group in groups])
+            if sizes.max() > self.exact_rows:
+                compile_first()
+            shared = shelves, request, (self.exact_rows, effort), (folder, rows, -(-n // rows))
+            held = sum(runs.nbytes for runs in shelves)
+            for shelf, runs in enumerate(shelves):
+                # The largest first, so that no worker is left with it at the end.
+                mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
+                items = [(i, groups[i]) for i in mine]
+                parts = run_tasks(search_task, items, *shared, label="neighbors", unit="partitions")
+                receipts.update(zip(mine, parts, strict=True))
+                written = sum(receipt.nbytes for receipt in receipts.values())
+                self.scratch_bytes = max(self.scratch_bytes, held + written)
+                if request.recall_target is None:
+                    runs.remove()
+                    held -= runs.nbytes
+            results = commit_runs(self.working, folder, [receipts[i] for i in range(len(groups))])
         with timed(self.seconds, "merge"):
             self.candidates, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
         results.remove()
         return self.candidates
-
-    def _results(
-        self,
-        spread: Distribution,
-        partners: np.ndarray,
-        effort: float,
-        destination: tuple[int, int],
-    ) -> Runs:
-        """Search every partition on its own, several at a time across workers.
-
-        The results have a target for each stored block of the graph. With a recall target the
-        rows stay in scratch, for another attempt.
-        """
-        request, working = self.request, self.working
-        folder = str(working.child(working.unique("results")).path)
-        groups = group_tiny(self.counts, partners, request.n_neighbors + 1)
-        sizes = np.array([self.counts[list(group)].sum() for group in groups])
-        # A group is searched while the first of its shelves is still there.
-        shelf_of = np.array([group[0] // spread.width for group in groups])
-        if sizes.max() > self.exact_rows:
-            compile_first()
-        shared = request, (self.exact_rows, effort), (folder, *destination)
-        receipts: dict[int, Receipt] = {}
-        held = sum(runs.nbytes for runs in spread.shelves)
-        for shelf, runs in enumerate(spread.shelves):
-            # The largest first, so that no worker is left with it at the end.
-            mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
-            items = [(i, groups[i]) for i in mine]
-            parts = run_tasks(
-                search_task, items, spread, *shared, label="neighbors", unit="partitions"
-            )
-            receipts.update(zip(mine, parts, strict=True))
-            written = sum(receipt.nbytes for receipt in receipts.values())
-            self.scratch_bytes = max(self.scratch_bytes, held + written)
-            if request.recall_target is None:
-                runs.remove()
-                held -= runs.nbytes
-        return commit_runs(working, folder, [receipts[i] for i in range(len(groups))])
 
     def _more(
         self, eps: float, effort: float, recall: RecallEstimate, cells: Cells
@@ -451,7 +413,7 @@ class _Build:
         )
         if self.request.if_missed == "error":
             raise ConvergenceError(message)
-        warnings.warn(message, stacklevel=5)
+        warnings.warn(message, stacklevel=4)
 
 
 @contextmanager

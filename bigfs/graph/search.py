@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,6 @@ _MOST_SHELVES = 8
 _SAMPLE_ERROR = 1.1
 # Cells that a row goes to, for plans made before the data are sampled.
 PLANNED_COPIES = 1.6
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Prepared rows in partition order, copies of rows near a boundary included."""
-
-    # Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
-    shelves: tuple[Runs, ...]
-    width: int
-
-    def read(self, partition: int) -> list[np.ndarray]:
-        """Return numbers and rows of a partition."""
-        return self.shelves[partition // self.width].read(partition % self.width, "ids", "rows")
 
 
 def shelf_width(n_partitions: int) -> int:
@@ -141,7 +127,7 @@ def _compile_task(item: None) -> None:
 
 def search_task(
     item: tuple[int, tuple[int, ...]],
-    spread: Distribution,
+    shelves: list[Runs],
     request: GraphRequest,
     how: tuple[int, float],
     destination: tuple[str, int, int],
@@ -153,11 +139,13 @@ def search_task(
     """
     number, group = item
     folder, graph_rows, n_blocks = destination
-    ids, rows = spread.read(group[0])
+    places = (divmod(partition, shelves[0].n_targets) for partition in group)
+    parts = [shelves[shelf].read(target, "ids", "rows") for shelf, target in places]
+    ids, rows = parts[0]
     if len(group) > 1:
-        parts = [spread.read(partition) for partition in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
+    del parts
     seed = derive_seed(request.random_state, "neighbors", number)
     local, squared = search_prepared(rows, request.n_neighbors, seed, *how)
     del rows

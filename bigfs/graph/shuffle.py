@@ -42,6 +42,11 @@ class Runs:
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
     nbytes: int  # size of all runs
 
+    @property
+    def n_targets(self) -> int:
+        """Targets of every run."""
+        return self.offsets.shape[0] - 1
+
     def read(self, target: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of a target, in the order of the runs.
 

@@ -111,20 +111,18 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
 def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
     """Write the first row of all that are equal, and where each row is among these."""
     values = hashes.load()
-    order = np.lexsort((np.arange(len(values)), values[:, 1], values[:, 0]))
+    order = np.lexsort((values[:, 1], values[:, 0]))  # equal rows stay in order
     ordered = values[order]
-    is_first = np.ones(len(values), dtype=bool)
-    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    group = np.cumsum(is_first) - 1
-    first = order[is_first]
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first))
-    group_of_row = np.empty(len(values), dtype=np.int32)
-    group_of_row[order] = rank[group]
-    place.write(0, group_of_row)
+    begins = np.ones(len(values), dtype=bool)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    del ordered
+    first = np.empty_like(order)  # for each row the first that equals it
+    first[order] = order[begins][np.cumsum(begins) - 1]
+    is_first = first == np.arange(len(values))
+    place.write(0, (np.cumsum(is_first, dtype=np.int32) - 1)[first])
     folder, _, name = ids.rpartition("/")
-    Scratch(folder).put(name, np.sort(first))
-    return len(first)
+    Scratch(folder).put(name, np.flatnonzero(is_first))
+    return int(is_first.sum())
 
 
 def _rows_of(blocks: RowBlocks, ids: ArrayRef, working: Scratch) -> ArrayRef:

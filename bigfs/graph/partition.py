@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError, check_choice, check_count
@@ -291,19 +291,18 @@ def assign_cells(
     width = min(len(offsets), 1 + MAX_COPIES)
     own = np.empty(len(rows), dtype=np.int64)
     cells, source = [own], [np.arange(len(rows))]
-    step = tile_rows(max(rows.shape[1], len(offsets)))
-    for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step] - origin
+    for part in row_tiles(len(rows), max(rows.shape[1], len(offsets))):
+        tile = rows[part] - origin
         squared = tile @ (-2 * offsets.T)
         squared += norms
-        own[begin : begin + len(tile)] = squared.argmin(axis=1)
+        own[part] = squared.argmin(axis=1)
         if width == 1 or eps == 0:
             continue
         squared += np.einsum("ij,ij->i", tile, tile)[:, None]
         np.maximum(squared, 0, out=squared)
         reach = squared.min(axis=1) * (1 + eps) ** 2
         near = squared <= reach[:, None]
-        near[np.arange(len(tile)), own[begin : begin + len(tile)]] = False
+        near[np.arange(len(tile)), own[part]] = False
         many = np.flatnonzero(near.sum(axis=1) >= width)
         if len(many):
             nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
@@ -312,7 +311,7 @@ def assign_cells(
             near[many] &= keep
         copied, where = np.nonzero(near)
         cells.append(where)
-        source.append(copied + begin)
+        source.append(copied + part.start)
     return np.concatenate(cells), np.concatenate(source)
 
 
@@ -404,19 +403,15 @@ def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[
         Whom a partition joins.
     smallest : int
     """
-    groups = [{partition} for partition in range(len(counts))]
-    member = list(range(len(counts)))
+    group = np.arange(len(counts))
     for partition in np.argsort(counts, kind="stable"):
-        mine = member[partition]
-        if sum(int(counts[p]) for p in groups[mine]) >= smallest:
-            continue
-        other = member[partners[partition]]
-        if other == mine:
-            outside = (g for g in range(len(groups)) if groups[g] and g != mine)
-            other = next(outside, mine)
-        if other != mine:
-            for moved in groups[mine]:
-                member[moved] = other
-            groups[other] |= groups[mine]
-            groups[mine] = set()
-    return [tuple(sorted(group)) for group in groups if group]
+        if counts[partition] >= smallest:
+            break  # as have all that follow
+        mine = group == group[partition]
+        if counts[mine].sum() < smallest:
+            outside = group[~mine]
+            other = group[partners[partition]]
+            if mine[partners[partition]] and len(outside):
+                other = outside.min()
+            group[mine] = other
+    return [tuple(np.flatnonzero(group == number).tolist()) for number in np.unique(group)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, check_choice
-from bigfs.graph.edges import EdgeProducts, edge_products
+from bigfs.graph.edges import edge_products
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.recall import scattered_rows
 from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
@@ -185,20 +185,20 @@ def affinity(
         width = default_sigma(graph) if isinstance(sigma, str) else sigma
         edges = NeighborEdges(graph.indices_ref, None)
         if weight == "heat":
-            edges = replace(edges, values=graph.distances_ref)
+            edges = NeighborEdges(graph.indices_ref, graph.distances_ref)
             if width is not None:
                 _warn_of_far_rows(graph, width)
         elif weight != "binary":
             products = _products(graph, weight, blocks, working)
-            edges = replace(edges, values=products.values, least=products.least)
+            edges = NeighborEdges(graph.indices_ref, *products)
         size, complaint = (graph.n_samples, graph.indices_ref.chunk_rows), _COMPLAINTS[weight]
         return store_affinity(edges, weight, width, size, scratch, complaint, graph.partitions_ref)
 
 
 def _products(
     graph: KNNGraph, weight: str, blocks: RowBlocks | None, working: Scratch
-) -> EdgeProducts:
-    """Return the products along the edges, and warn of rows that are similar to no neighbor."""
+) -> tuple[ArrayRef, float]:
+    """Return products along the edges and the least, and warn of rows similar to no neighbor."""
     if graph.details.get("representation", "raw") != "raw":
         raise InputError(
             f"weight '{weight}' compares the features themselves, so the graph must use them too. "
@@ -206,15 +206,15 @@ def _products(
         )
     if blocks is None:
         raise InputError(f"weight '{weight}' needs the data: pass blocks.")
-    products = edge_products(blocks, graph.indices_ref, weight, working)
-    if products.n_unlike and products.least > 0:
+    values, least, n_unlike = edge_products(blocks, graph.indices_ref, weight, working)
+    if n_unlike and least > 0:
         logger.warning(
             "%d of %d rows have weight 0 to all their neighbors under weight '%s': they are zero "
             "in every feature, or in all that their neighbors are not. Each keeps its nearest "
             "neighbor with the least positive weight of the graph, %.3g.",
-            products.n_unlike, graph.n_samples, weight, products.least,
+            n_unlike, graph.n_samples, weight, least,
         )  # fmt: skip
-    return products
+    return values, least
 
 
 def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:

@@ -291,18 +291,9 @@ def _write_task(
     return write_run(folder, run, groups, n_groups, values)
 
 
-@dataclass(frozen=True)
-class EdgeProducts:
-    """Products along the edges of a neighbor graph."""
-
-    values: ArrayRef  # of shape (n_samples, n_neighbors), float64: of each row with its neighbors
-    least: float  # the least positive one, 0 if there is none
-    n_unlike: int  # rows whose products with all their neighbors are zero: rows of zeros, above all
-
-
 def edge_products(
     blocks: RowBlocks, indices: ArrayRef, weight: str, working: Scratch
-) -> EdgeProducts:
+) -> tuple[ArrayRef, float, int]:
     """Return the product of every row with each of its neighbors.
 
     Each block is one task, which also reads the rows that its edges lead to, of one other block
@@ -316,13 +307,21 @@ def edge_products(
         ``x'y``, or ``x'y / (|x| |y|)``, which is zero for a row of zeros.
     working : Scratch
         Where the values are stored.
+
+    Returns
+    -------
+    values : ArrayRef of shape (n_samples, n_neighbors), float64
+        Of each row with its neighbors.
+    least : float
+        The least positive one, 0 if there is none.
+    n_unlike : int
+        Rows whose products with all their neighbors are zero: rows of zeros, above all.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
     shared = (blocks.start_pass(), indices, blocks.rows, weight == "cosine", values)
     results = run_tasks(_product_task, blocks.bounds, *shared, label="products", unit="blocks")
-    least = min(block_least for block_least, _ in results)
-    n_unlike = sum(block_unlike for _, block_unlike in results)
-    return EdgeProducts(values, least if np.isfinite(least) else 0.0, n_unlike)
+    least, n_unlike = zip(*results, strict=True)
+    return values, min(least) if np.isfinite(min(least)) else 0.0, sum(n_unlike)
 
 
 def _product_task(

@@ -99,28 +99,23 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self : object
         """
         with showing(type(self).__name__, self.verbose):
-            return self._fit(X)
-
-    def _fit(self, X: Any) -> KNeighborsTransformer:
-        """Find the neighbors of every row."""
-        check_mode(self.mode)
-        scratch = Scratch()
-        self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
-        blocks = self._opened(scratch)
-        if is_stored(X):
-            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-            if blocks.source.feature_names is not None:
-                self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
-        self.n_features_in_ = blocks.n_features
-        names = ("metric", "algorithm", "recall_target", "memory_limit")
-        settings = {name: getattr(self, name) for name in names}
-        seed = fresh_seed(self.random_state)
-        self.graph_ = knn_graph(
-            blocks, self.n_neighbors, **settings, random_state=seed, scratch=scratch
-        )
-        self.n_samples_fit_ = blocks.n_samples
-        self._n_features_out = self.n_samples_fit_
-        return self
+            check_mode(self.mode)
+            scratch = Scratch()
+            self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
+            blocks = self._opened(scratch)
+            if is_stored(X):
+                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+                if blocks.source.feature_names is not None:
+                    self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
+            self.n_features_in_ = blocks.n_features
+            names = ("metric", "algorithm", "recall_target", "memory_limit")
+            settings = {name: getattr(self, name) for name in names}
+            seed = fresh_seed(self.random_state)
+            self.graph_ = knn_graph(
+                blocks, self.n_neighbors, **settings, random_state=seed, scratch=scratch
+            )
+            self.n_samples_fit_ = self._n_features_out = blocks.n_samples
+            return self
 
     def _opened(self, scratch: Scratch) -> RowBlocks:
         """Return the fitted rows, opened again in another process or copy."""
@@ -222,13 +217,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             )
         check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
         check_fits("rows to compare", blocks.nbytes, parse_bytes(self.memory_limit), "transform")
-        rows: np.ndarray = blocks.start_pass().read(0, blocks.n_samples)
-        return rows
+        return blocks.start_pass().read(0, blocks.n_samples)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        """Tell scikit-learn that sparse input is taken."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.target_tags.required = False
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags

@@ -100,11 +100,10 @@ def _search_steps(
     requests = blocks * (parts + 2)
     steps.append(Step("the neighbors of a block of rows", needed, blocks, 0, requests, again))
     if not certain:
-        times = 1 if recall_target is None else 2
         what = "a block searched for the neighbors of sampled rows"
         beside = recall_bytes(rows) - rows.read_bytes
         seconds = product_seconds(min(n, SAMPLED_ROWS), n, d)
-        steps.append(pass_over(rows, what, beside, times=times, seconds=seconds))
+        steps.append(pass_over(rows, what, beside, times=again, seconds=seconds))
     return steps
 
 

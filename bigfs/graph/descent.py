@@ -232,8 +232,7 @@ def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
                 n_jobs=1,
                 random_state=derive_seed(seed, "pynndescent") & 0x7FFFFFFF,
             )
-        neighbors: np.ndarray = index.neighbor_graph[0]
-        return neighbors
+        return np.asarray(index.neighbor_graph[0])
     finally:
         numba.set_num_threads(threads)
 

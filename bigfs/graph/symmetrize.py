@@ -268,12 +268,11 @@ def _copy_entries(
     starts = where.load()
     first = int(np.searchsorted(starts, start, side="right")) - 1
     last = int(np.searchsorted(starts, stop, side="left"))
-    parts = []
-    for block, (low, high) in enumerate(pairwise(starts[first : last + 1].tolist()), start=first):
-        begin, end = max(start, low) - low, min(stop, high) - low
-        parts.append(pieces.read_rows(block, begin, end, "column", "weight"))
-    indices.write(start, np.concatenate([part[0] for part in parts]))
-    data.write(start, np.concatenate([part[1] for part in parts]))
+    spans = enumerate(pairwise(starts[first : last + 1].tolist()), start=first)
+    ranges = [(block, max(start, a) - a, min(stop, b) - a) for block, (a, b) in spans]
+    columns, weights = pieces.read_ranges(ranges, "column", "weight")
+    indices.write(start, columns)
+    data.write(start, weights)
 
 
 def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
@@ -386,11 +385,10 @@ def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
     apart = a != b
     if not apart.any():
         return
-    roots, places = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
-    count = len(places) // 2
-    ones = np.ones(count, dtype=np.int8)
-    links = csr_array((ones, (places[:count], places[count:])), shape=(len(roots), len(roots)))
+    roots, places = np.unique([a[apart], b[apart]], return_inverse=True)
+    ends = places.reshape(2, -1)
+    ones = np.ones(ends.shape[1], dtype=np.int8)
+    links = csr_array((ones, tuple(ends)), shape=(len(roots), len(roots)))
     _, together = csgraph.connected_components(links, directed=False)
-    smallest = np.full(together.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
-    np.minimum.at(smallest, together, roots)
-    parent[roots] = smallest[together]
+    _, smallest = np.unique(together, return_index=True)  # roots ascend
+    parent[roots] = roots[smallest][together]

@@ -28,7 +28,7 @@ from bigfs.blocks.kernels import slices
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.core.threads import compiled
-from bigfs.graph.local import nearest, search_exact
+from bigfs.graph.local import nearest, search_exact, share_listed
 
 logger = logging.getLogger("bigfs")
 
@@ -122,10 +122,7 @@ def _in_float32(
     center = center.astype(rows.dtype)
     for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
         tile = (rows[part] - center).astype(np.float32, copy=False)
-        if components is None:
-            out[part] = tile
-        else:
-            np.matmul(tile, components, out=out[part])
+        out[part] = tile if components is None else tile @ components
     return out
 
 
@@ -179,11 +176,9 @@ def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) ->
     true, _ = search_exact(rows, n_neighbors, rows[tests], tests)
     projected = _in_float32(rows, mean, components)
     for share in _SHARES:
-        p = min(most, d // share)
-        narrow = projected[:, :p]
+        narrow = projected[:, : min(most, d // share)]
         candidates, _ = search_exact(narrow, width, narrow[tests], tests)
-        held = np.mean([np.isin(t, f).mean() for t, f in zip(true, candidates, strict=True)])
-        if held >= _ENOUGH:
+        if share_listed(candidates, true).mean() >= _ENOUGH:
             return np.ascontiguousarray(narrow)
     return None
 

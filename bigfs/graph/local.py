@@ -52,6 +52,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         If a row is zero (cosine) or constant (correlation): it has no direction; or if values
         are so large that distances leave the range of float32.
     """
+    ids = np.arange(len(X)) if ids is None else ids
     _check_range(X, ids)
     if metric == "euclidean":
         return X
@@ -65,8 +66,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         # Rounding leaves a constant row with a residue of the mean.
         lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
         if lost.any():
-            row = part.start + int(lost.argmax())
-            row = row if ids is None else int(ids[row])
+            row = int(ids[part][lost.argmax()])
             kind = "zero" if metric == "cosine" else "constant"
             raise InputError(
                 f"Row {row} is {kind} in every feature and has no {metric} distance to other "
@@ -76,14 +76,13 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
     return out
 
 
-def _check_range(X: np.ndarray, ids: np.ndarray | None) -> None:
+def _check_range(X: np.ndarray, ids: np.ndarray) -> None:
     """Raise InputError for values whose distances cannot be told in float32."""
     if X.dtype == np.float32 or not X.size or max(X.max(), -X.min()) <= _LARGEST:
         return
     row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
-    number = row if ids is None else ids[row]
     raise InputError(
-        f"Row {number}, column {column} is {X[row, column]:.3g}: distances between such rows are "
+        f"Row {ids[row]}, column {column} is {X[row, column]:.3g}: distances between such rows are "
         "above 3e38, the range of float32. Scale the data, for instance with preprocess "
         f"'standardize'. {FROM_0}"
     )
@@ -310,3 +309,8 @@ def merge_exact(
     return merge_neighbors(
         rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
     )
+
+
+def share_listed(listed: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the share of each row's true neighbors that are among those listed."""
+    return np.array([np.isin(t, f).mean() for f, t in zip(listed, true, strict=True)])

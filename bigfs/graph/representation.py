@@ -39,7 +39,7 @@ from bigfs.core.text import FROM_0
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.descent import leading_components
-from bigfs.graph.local import merge_exact, prepare_rows, search_exact
+from bigfs.graph.local import merge_exact, prepare_rows, search_exact, share_listed
 from bigfs.graph.recall import (
     RecallEstimate,
     estimate_of,
@@ -124,16 +124,14 @@ def components_enough(
         return None
     order = rng(0, "components").permutation(len(X))
     tests, fitted = np.split(order, [len(X) // 5])
-    fitted = X[fitted]
-    mean = fitted.mean(axis=0)
-    X -= mean
+    X -= X[fitted].mean(axis=0)
     wanted = min(_NUMBERS[-1], X.shape[1], len(fitted))
-    projected = X @ leading_components(fitted - mean, wanted, rng(0, "components"))
+    projected = X @ leading_components(X[fitted], wanted, rng(0, "components"))
     true, _ = search_exact(X, n_neighbors, X[tests], tests)
     for p in _NUMBERS:
-        narrow = np.ascontiguousarray(projected[:, :p])
+        narrow = projected[:, :p]
         near, _ = search_exact(narrow, n_neighbors, narrow[tests], tests)
-        if _kept(near, true).mean() >= _LEAST_KEPT:
+        if share_listed(near, true).mean() >= _LEAST_KEPT:
             return p
     return None
 
@@ -472,9 +470,4 @@ def recall_of_all(indices: ArrayRef, path: Location) -> RecallEstimate | None:
         return None
     rows, true = ArrayRef.at(path / _CHECKED).load(), ArrayRef.at(path / _TRUE).load()
     k = min(true.shape[1], indices.shape[1])
-    return estimate_of(_kept(scattered_rows(rows, indices)[:, :k], true[:, :k]), k)
-
-
-def _kept(listed: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return the share of each row's true neighbors that are among those listed."""
-    return np.array([np.isin(t, f).mean() for f, t in zip(listed, true, strict=True)])
+    return estimate_of(share_listed(scattered_rows(rows, indices)[:, :k], true[:, :k]), k)

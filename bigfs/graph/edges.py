@@ -247,15 +247,14 @@ def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
 def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:
     """Write the entries of all rows, sorted by group of columns: one pass."""
     scratch = blocks.scratch
-    folder = scratch.path / scratch.unique("columns")
-    folder.mkdir(parents=True)
+    folder = str(scratch.child(scratch.unique("columns")).path)
     per_run = _blocks_per_run(blocks.layout, n_groups)
     bounds = block_bounds(blocks.n_samples, per_run * blocks.rows)
-    shared = (blocks.start_pass(), blocks.rows, n_groups, str(folder))
+    shared = (blocks.start_pass(), blocks.rows, n_groups, folder)
     receipts = run_tasks(
         _write_task, list(enumerate(bounds)), *shared, label="columns", unit="files"
     )
-    return commit_runs(scratch, str(folder), receipts)
+    return commit_runs(scratch, folder, receipts)
 
 
 def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:

@@ -19,7 +19,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import slices
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.core.seeds import rng
 from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.knn import KNNGraph
@@ -231,7 +230,7 @@ class _Build:
             logger.info("neighbor graph: %s", recall)
             if target is None or recall.low >= target:
                 break
-            eps, effort = self._more(eps, effort, recall, cells)
+            eps, effort = self._more(eps, effort, recall)
         else:
             self._missed(recall)
         if samples is not None and true is not None:
@@ -265,9 +264,7 @@ class _Build:
         n, state = self.blocks.n_samples, self.request.random_state
         chosen = [sample_rows(n, state)]
         if self.plan.n_partitions > 1:
-            generator = rng(state, "partition sample")
-            size = self.plan.sampled_rows
-            chosen.append(np.sort(generator.choice(n, size, replace=False, shuffle=False)))
+            chosen.append(sample_rows(n, state, self.plan.sampled_rows, "partition sample"))
         with timed(self.seconds, "sample"):
             return gather_rows(self.blocks, chosen, self.request.metric, self.working)
 
@@ -393,11 +390,9 @@ class _Build:
         results.remove()
         return self.candidates
 
-    def _more(
-        self, eps: float, effort: float, recall: RecallEstimate, cells: Cells
-    ) -> tuple[float, float]:
+    def _more(self, eps: float, effort: float, recall: RecallEstimate) -> tuple[float, float]:
         """Return a larger eps if boundaries lose more neighbors than the search, else effort."""
-        if self.shares is not None and cells.centers is not None:
+        if self.shares is not None:
             lost_at_boundaries = 1 - float(np.interp(eps, EPS_GRID, self.shares))
             larger = [step for step in EPS_GRID if step > eps]
             if larger and lost_at_boundaries > (1 - recall.value) / 2:

@@ -69,12 +69,12 @@ class RecallEstimate:
         return asdict(self)
 
 
-def sample_rows(n_samples: int, random_state: int, count: int = SAMPLED_ROWS) -> np.ndarray:
-    """Return the sorted numbers of the rows to check."""
-    if n_samples <= count:
-        return np.arange(n_samples)
-    chosen = rng(random_state, "recall").choice(n_samples, count, replace=False, shuffle=False)
-    return np.sort(chosen)
+def sample_rows(
+    n_samples: int, random_state: int, count: int = SAMPLED_ROWS, purpose: str = "recall"
+) -> np.ndarray:
+    """Return the sorted numbers of some rows, or of all: those to check, or for another purpose."""
+    generator, count = rng(random_state, purpose), min(count, n_samples)
+    return np.sort(generator.choice(n_samples, count, replace=False, shuffle=False))
 
 
 def true_neighbors(

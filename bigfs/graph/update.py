@@ -39,6 +39,7 @@ from bigfs.graph.recall import (
     RecallEstimate,
     choose_checked,
     estimate_recall,
+    sample_rows,
     scattered_rows,
     search_pieces,
 )
@@ -200,8 +201,7 @@ class _GraphUpdate:
     def first_sample(self, size: int) -> list[ArrayRef]:
         """Return centers, a sample of the former rows, its numbers, and what is known of some."""
         former, n = self.former, self.former.n_samples
-        generator = rng(self.random_state, "update sample")
-        chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
+        chosen = sample_rows(n, self.random_state, size, "update sample")
         known = checked.of_full_run(former.scratch, former.details)
         if known:
             chosen = np.union1d(chosen, known[0])

@@ -64,19 +64,20 @@ def without_copies(
     with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
-        ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
-        [n_distinct] = run_tasks(_distinct_task, [str(ids)], hashes, place, label="copies")
+        place = working.create("place", (n,), np.int32, blocks.rows)
+        [ids] = run_tasks(_distinct_task, [str(working.path)], hashes, place, label="copies")
+        n_distinct = ids.shape[0]
         if n_distinct < 2:
             return _noted(graph, f"All {n:,} rows are equal: no feature distinguishes them.")
         n_neighbors = min(graph.n_neighbors, n_distinct - 1)
         rows = RowBlocks.from_any(
-            _rows_of(blocks, ArrayRef.at(ids), working).path, scratch=working.child("rows")
+            _rows_of(blocks, ids, working).path, scratch=working.child("rows")
         )
         settings["n_neighbors"] = n_neighbors
         distinct = knn_graph(rows, **settings, scratch=working.child("graph"))
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
-            _spread(distinct, ArrayRef.at(ids), place, graph, scratch),
+            _spread(distinct, ids, place, graph, scratch),
             f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
             "copy takes those of the row that it equals.",
         )
@@ -108,8 +109,8 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     hashes.write(first_row, out)
 
 
-def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
-    """Write the first row of all that are equal, and where each row is among these."""
+def _distinct_task(folder: str, hashes: ArrayRef, place: ArrayRef) -> ArrayRef:
+    """Store the first row of all that are equal, and where each row is among these."""
     values = hashes.load()
     order = np.lexsort((values[:, 1], values[:, 0]))  # equal rows stay in order
     ordered = values[order]
@@ -120,9 +121,7 @@ def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
     first[order] = order[begins][np.cumsum(begins) - 1]
     is_first = first == np.arange(len(values))
     place.write(0, (np.cumsum(is_first, dtype=np.int32) - 1)[first])
-    folder, _, name = ids.rpartition("/")
-    Scratch(folder).put(name, np.flatnonzero(is_first))
-    return int(is_first.sum())
+    return Scratch(folder).put("ids", np.flatnonzero(is_first))
 
 
 def _rows_of(blocks: RowBlocks, ids: ArrayRef, working: Scratch) -> ArrayRef:

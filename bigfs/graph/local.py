@@ -53,7 +53,14 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         are so large that distances leave the range of float32.
     """
     ids = np.arange(len(X)) if ids is None else ids
-    _check_range(X, ids)
+    # Distances between such values of float64 leave the range of float32.
+    if X.dtype != np.float32 and X.size and max(X.max(), -X.min()) > _LARGEST:
+        row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
+        raise InputError(
+            f"Row {ids[row]}, column {column} is {X[row, column]:.3g}: distances between such rows "
+            "are above 3e38, the range of float32. Scale the data, for instance with preprocess "
+            f"'standardize'. {FROM_0}"
+        )
     if metric == "euclidean":
         return X
     out = np.empty(X.shape, X.dtype)
@@ -66,26 +73,14 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         # Rounding leaves a constant row with a residue of the mean.
         lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
         if lost.any():
-            row = int(ids[part][lost.argmax()])
+            number = ids[part][lost.argmax()]
             kind = "zero" if metric == "cosine" else "constant"
             raise InputError(
-                f"Row {row} is {kind} in every feature and has no {metric} distance to other "
+                f"Row {number} is {kind} in every feature and has no {metric} distance to other "
                 f"rows. Remove such rows or set metric to 'euclidean'. {FROM_0}"
             )
         out[part] = tile / norms[:, None]
     return out
-
-
-def _check_range(X: np.ndarray, ids: np.ndarray) -> None:
-    """Raise InputError for values whose distances cannot be told in float32."""
-    if X.dtype == np.float32 or not X.size or max(X.max(), -X.min()) <= _LARGEST:
-        return
-    row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
-    raise InputError(
-        f"Row {ids[row]}, column {column} is {X[row, column]:.3g}: distances between such rows are "
-        "above 3e38, the range of float32. Scale the data, for instance with preprocess "
-        f"'standardize'. {FROM_0}"
-    )
 
 
 def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
@@ -287,28 +282,22 @@ def merge_neighbors(
         ids = neighbors[lists].reshape(len(part), -1)
         far = distances[lists]
         far[~present] = np.inf
-        indices[part], merged[part] = _best_distinct(ids, far.reshape(len(part), -1), k)
+        far = far.reshape(len(part), -1)
+        by_id = np.lexsort((far, ids), axis=1)
+        ids = np.take_along_axis(ids, by_id, axis=1)
+        far = np.take_along_axis(far, by_id, axis=1)
+        far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf  # each neighbor counts once
+        indices[part], merged[part] = nearest(ids, far, k)
     return indices, merged
-
-
-def _best_distinct(ids: np.ndarray, far: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k first of each row by (distance, id), each id once."""
-    order = np.lexsort((far, ids), axis=1)
-    ids = np.take_along_axis(ids, order, axis=1)
-    far = np.take_along_axis(far, order, axis=1)
-    far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf
-    return nearest(ids, far, k)
 
 
 def merge_exact(
     a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest neighbors of the same queries in two blocks."""
-    count = len(a[0])
-    rows = np.tile(np.arange(count), 2)
-    return merge_neighbors(
-        rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
-    )
+    rows = np.tile(np.arange(len(a[0])), 2)
+    neighbors, distances = map(np.concatenate, zip(a, b, strict=True))
+    return merge_neighbors(rows, neighbors, distances, 0, len(a[0]))
 
 
 def share_listed(listed: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -45,10 +45,8 @@ def scratch_bytes(shape: Shape, n_neighbors: int, n_partitions: int, copies: flo
     searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
-    rows, results = (
-        searched * (shape.n_features * shape.itemsize + 4),
-        searched * (8 * n_neighbors + 4),
-    )
+    rows = searched * (shape.n_features * shape.itemsize + 4)
+    results = searched * (8 * n_neighbors + 4)
     most = max(rows + results / shelves, results + rows / shelves)
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 
@@ -200,13 +198,12 @@ def _merge_task(
     """
     start, stop = bounds
     lists = results.read(start // out[0].chunk_rows, "row", "neighbor", "distance")
-    held = max(0, min(stop, former[0].shape[0]) - start) if former else 0
-    before = [ref.read(start, start + held) for ref in former] if held else []
-    if held:
-        owners = np.arange(start, start + held, dtype=lists[0].dtype)
+    before = [ref.read(start, stop) for ref in former]
+    if former:
+        owners = np.arange(start, start + len(before[0]), dtype=lists[0].dtype)
         lists = [np.concatenate(pair) for pair in zip([owners, *before], lists, strict=True)]
     owners, neighbors, far = lists
     merged = merge_neighbors(owners, neighbors, far, start, stop - start)
     for ref, values in zip(out, merged, strict=True):
         ref.write(start, values)
-    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0
+    return int((merged[0][: len(before[0])] != before[0]).any(axis=1).sum()) if former else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -154,23 +153,18 @@ def _spread(
         "distances_ref": scratch.create("distances-distinct", shape, np.float32, rows),
         "partitions_ref": scratch.create("partitions", (n,), np.int32, rows),
     }
-    sources = tuple(getattr(distinct, name) for name in refs)
-    shared = (sources, ids, place, tuple(refs.values()))
-    run_tasks(_spread_task, graph.row_bounds, *shared, label="copies")
+    pairs = [(getattr(distinct, name), out) for name, out in refs.items()]
+    run_tasks(_spread_task, graph.row_bounds, pairs, ids, place, label="copies")
     details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
     return replace(distinct, **refs, scratch=scratch, details=details)
 
 
 def _spread_task(
-    bounds: tuple[int, int],
-    sources: Iterable[ArrayRef],
-    ids: ArrayRef,
-    place: ArrayRef,
-    refs: tuple[ArrayRef, ...],
+    bounds: tuple[int, int], pairs: list[tuple[ArrayRef, ArrayRef]], ids: ArrayRef, place: ArrayRef
 ) -> None:
-    """Write a block of rows of each array."""
+    """Write a block of rows of each array, the first of which has numbers of rows."""
     wanted = place.read(*bounds)
-    for source, out in zip(sources, refs, strict=True):
+    for source, out in pairs:
         values = source.take(wanted)
-        out.write(bounds[0], ids.load()[values].astype(np.int32) if out is refs[0] else values)
+        out.write(bounds[0], ids.load()[values] if out is pairs[0][1] else values)

@@ -66,10 +66,21 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     n_groups : int, default=1
         Groups of columns of sparse data.
     """
-    if blocks.sparse:
-        return _by_columns(blocks, W, n_groups)
-    reader = blocks.start_pass()
-    return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
+    if not blocks.sparse:
+        reader = blocks.start_pass()
+        return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
+    shape, entries = (blocks.n_samples, blocks.n_features), write_groups(blocks, n_groups)
+    try:
+        shared = (n_groups, entries, W, shape, tuple(blocks.bounds))
+        parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
+    finally:
+        entries.remove()
+    sums = np.empty((3, blocks.n_features))
+    for group, part in enumerate(parts):  # each takes every n-th column
+        sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
+    if blocks.offset is not None:
+        sums[1] += blocks.offset
+    return EdgeMoments(sums[0], parts[0].weight, sums[1], sums[2])
 
 
 def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
@@ -114,22 +125,6 @@ def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
     opening = 16 * entries
     edges = 80 * n_groups * shape.rows * n_neighbors
     return max(opening, 12 * entries + edges + edge_bytes(block)) + 16 * shape.n_samples
-
-
-def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
-    """Return the sums of sparse data: a task for each group, which takes every n-th column."""
-    shape, entries = (blocks.n_samples, blocks.n_features), write_groups(blocks, n_groups)
-    try:
-        shared = (n_groups, entries, W, shape, tuple(blocks.bounds))
-        parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
-    finally:
-        entries.remove()
-    sums = np.empty((3, blocks.n_features))
-    for group, part in enumerate(parts):
-        sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
-    if blocks.offset is not None:
-        sums[1] += blocks.offset
-    return EdgeMoments(sums[0], parts[0].weight, sums[1], sums[2])
 
 
 def _column_task(

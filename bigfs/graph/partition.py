@@ -331,43 +331,15 @@ def find_cells(
     generator = rng(request.random_state, "partitions")
     origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     rows = rows - origin
+    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     centers = cluster_rows(rows, plan.n_partitions, generator)
-    smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
-    limits = smallest, plan.capacity_rows / _SAMPLE_ERROR
-    centers, parts = _balance(rows, centers, eps, n_samples / len(rows), limits, generator)
-    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
-    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
-    norms = np.einsum("ij,ij->i", centers, centers)
-    gaps = norms[:, None] + norms - 2 * centers @ centers.T
-    np.fill_diagonal(gaps, np.inf)
-    scratch = Scratch(folder)
-    stored = np.concatenate([origin[None], centers])
-    return Cells(
-        scratch.put(scratch.unique("centers"), stored),
-        tuple(parts.tolist()),
-        tuple(gaps.argmin(axis=1).tolist()),
-        eps,
-        len(cells) / len(rows),
-    )
-
-
-def _balance(
-    rows: np.ndarray,
-    centers: np.ndarray,
-    eps: float,
-    scale: float,
-    limits: tuple[float, float],
-    generator: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return centers and parts whose partitions hold neither too few rows nor too many.
-
-    ``scale`` is the number of rows that a row of the sample stands for.
-    """
-    smallest, largest = limits
-    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     parts = np.ones(len(centers), dtype=np.int64)
+    # Partitions are to hold neither too few rows nor too many; a row of the sample stands for
+    # ``scale`` of them.
+    smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
+    largest, scale = plan.capacity_rows / _SAMPLE_ERROR, n_samples / len(rows)
     for turn in range(_ROUNDS):
-        cells, source = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
+        cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
         home = cells[: len(rows)]
         sizes = np.bincount(cells, minlength=len(centers)) * scale
         alone = np.bincount(home, minlength=len(centers)) * scale
@@ -387,10 +359,20 @@ def _balance(
                 continue
             divided.append(halves[1])
             centers[cell] = halves[0]
-        if divided:
-            centers = np.concatenate([centers, divided])
-            parts = np.concatenate([parts, np.ones(len(divided), dtype=np.int64)])
-    return centers, parts
+        centers = np.concatenate([centers, *(center[None] for center in divided)])
+        parts = np.concatenate([parts, np.ones(len(divided), dtype=np.int64)])
+    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
+    norms = np.einsum("ij,ij->i", centers, centers)
+    gaps = norms[:, None] + norms - 2 * centers @ centers.T
+    np.fill_diagonal(gaps, np.inf)
+    scratch = Scratch(folder)
+    return Cells(
+        scratch.put(scratch.unique("centers"), np.concatenate([origin[None], centers])),
+        tuple(parts.tolist()),
+        tuple(gaps.argmin(axis=1).tolist()),
+        eps,
+        len(cells) / len(rows),
+    )
 
 
 def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[tuple[int, ...]]:

@@ -199,7 +199,6 @@ class _Build:
     scratch_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
-    candidates: tuple[ArrayRef, ArrayRef] | tuple[()] = ()
     homes: ArrayRef = field(init=False)
     counts: np.ndarray = field(init=False)  # of shape (n_partitions,), int64: rows of each
 
@@ -215,15 +214,18 @@ class _Build:
         eps, cells = self._first_eps(samples, true)
         effort = 1.0
         shelves: list[Runs] = []
+        lists: Any = ()  # indices and distances
         for attempt in range(ATTEMPTS):
             if cells.eps != eps:
                 cells, shelves = self._cells(samples, eps), []
             shelves = shelves or self._distribute(cells)
-            indices, distances = self._search(shelves, cells, effort, attempt)
+            # A task of an earlier search that was given up may still write: not into new arrays.
+            self.scratch.remove(*lists)
+            lists = self._search(shelves, cells, effort, f"-{attempt + 1}" if attempt else "")
             if samples is None:
                 recall = RecallEstimate.certain(self.blocks.n_samples)
                 break
-            listed = scattered_rows(samples.read(0, "ids")[0], distances)
+            listed = scattered_rows(samples.read(0, "ids")[0], lists[1])
             if true is None:
                 true = self._true(samples, self.working.put("listed", listed))
             recall = estimate_recall(listed, true[1])
@@ -235,13 +237,12 @@ class _Build:
             self._missed(recall)
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        is_exact = self.counts.max() <= self.exact_rows
         return KNNGraph(
-            indices,
-            distances,
+            lists[0],
+            lists[1],
             self.homes,
             request.metric,
-            "exact" if is_exact else "pynndescent",
+            "exact" if self.counts.max() <= self.exact_rows else "pynndescent",
             len(self.counts),
             recall,
             self.scratch,
@@ -286,25 +287,20 @@ class _Build:
             return cells.eps, cells
         assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
-            self.shares = self._colocation(samples, true[0], cells)
+            # A neighbor can only be found where both rows are in one partition. For sampled rows
+            # and their true neighbors that is known for any eps from the centers alone: one pass.
+            ids, where = np.unique(true[0], return_inverse=True)
+            neighbors = gather_rows(self.blocks, [ids], self.request.metric, self.working)
+            places = self.working.put("places", where.reshape(true[0].shape))
+            shared = (samples, neighbors, places)
+            [shares] = run_tasks(_colocation_task, [cells], *shared, label="pilot")
+            self.shares = np.array(shares)
         if self.request.eps is not None:
             return cells.eps, cells
         # The smallest eps that leaves the search enough room below the target.
         lost = 1 - self.request.recall_target
         enough = self.shares >= self.request.recall_target + lost * _LEFT_TO_SEARCH
         return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
-
-    def _colocation(self, samples: Runs, true: np.ndarray, cells: Cells) -> np.ndarray:
-        """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
-
-        A neighbor can only be found where both rows are in one partition. For sampled rows and
-        their true neighbors (n_rows, n_neighbors) that is known for any eps from the centers alone.
-        """
-        working, (ids, where) = self.working, np.unique(true, return_inverse=True)
-        neighbors = gather_rows(self.blocks, [ids], self.request.metric, working)
-        places = working.put(working.unique("places"), where.reshape(true.shape))
-        [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
-        return np.array(shares)
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
@@ -348,16 +344,13 @@ class _Build:
             return [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
 
     def _search(
-        self, shelves: list[Runs], cells: Cells, effort: float, attempt: int
+        self, shelves: list[Runs], cells: Cells, effort: float, suffix: str
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search every partition on its own, several at a time, and merge the results by row.
 
         With a recall target the rows stay in scratch, for another attempt.
         """
         n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
-        # A task of an earlier search that was given up may still write: not into new arrays.
-        self.scratch.remove(*self.candidates)
-        suffix = f"-{attempt + 1}" if attempt else ""
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, self.counts, self.blocks.n_features
         )
@@ -386,9 +379,9 @@ class _Build:
                     held -= runs.nbytes
             results = commit_runs(self.working, folder, [receipts[i] for i in range(len(groups))])
         with timed(self.seconds, "merge"):
-            self.candidates, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
+            lists, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
         results.remove()
-        return self.candidates
+        return lists
 
     def _more(self, eps: float, effort: float, recall: RecallEstimate) -> tuple[float, float]:
         """Return a larger eps if boundaries lose more neighbors than the search, else effort."""
@@ -420,6 +413,7 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
+    """Return, for every eps of the grid, the share of true neighbors within reach."""
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
     [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")

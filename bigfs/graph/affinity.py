@@ -12,19 +12,15 @@ from bigfs.core.errors import InputError, check_choice
 from bigfs.graph.edges import edge_products
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.recall import scattered_rows
-from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
+from bigfs.graph.symmetrize import LEAST_HEAT, AffinityMatrix, store_affinity
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
-
-__all__ = ["AffinityMatrix", "affinity", "affinity_from_csr"]
+from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
 WEIGHTS = ("binary", "heat", "dot", "cosine")
 # Rows whose neighbor distances the default width is the median of.
 _WIDTH_ROWS = 10_000
-# The least heat weight under a given width: below it a row would leave the graph.
-LEAST_HEAT = 1e-6
 
 _COMPLAINTS = {
     "binary": ".",
@@ -34,79 +30,6 @@ _COMPLAINTS = {
     "cosine": ": its cosines with its neighbors are zero or negative. Use weight 'binary' or "
     "'heat', or data that are not negative.",
 }
-
-
-@dataclass(frozen=True)
-class WeighedEdges:
-    """Edges with the weights of their values; what a task reads them by."""
-
-    edges: Edges
-    weight: str  # "binary", "heat" of distances, or another: the values themselves
-    sigma: float | None  # of the heat kernel; None: of every edge its own
-    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
-    scales: ArrayRef | None
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and weights of the edges that leave rows start to stop."""
-        heads, tails, values = self.edges.read(start, stop)
-        if self.weight == "binary":
-            return heads, tails, np.ones(len(tails))
-        if self.weight != "heat":
-            return heads, tails, values
-        if self.scales is None:
-            weights = np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
-            return heads, tails, weights
-        widths = self.scales.read(start, stop)[heads - start]
-        widths = np.maximum(widths, self.scales.take(tails))
-        # Copies have width 0.
-        return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
-
-
-def store_affinity(
-    edges: Edges,
-    weight: str,
-    sigma: float | None,
-    size: tuple[int, int],
-    scratch: Scratch,
-    complaint: str,
-    partitions: ArrayRef | None = None,
-) -> AffinityMatrix:
-    """Weigh edges and store the matrix of their union with their reverses.
-
-    Parameters
-    ----------
-    edges : Edges
-        With the values of the edges: distances, where the weight is "heat".
-    weight : str
-        As in `WeighedEdges`.
-    sigma : float or None
-        Width of the heat kernel. None: of every edge its own.
-    size : tuple of (int, int)
-        Rows of the matrix and of its blocks.
-    scratch : Scratch
-    complaint : str
-        How the InputError for a row without positive degree goes on.
-    partitions : ArrayRef or None, default=None
-        As in `AffinityMatrix`.
-    """
-    scales = None
-    with scratch.temporary("scales") as working:
-        if weight == "heat" and sigma is None:
-            scales = working.create("scales", size[:1], np.float64, size[1])
-            run_tasks(_write_scales, block_bounds(*size), edges, scales, label="scales")
-        weighed = WeighedEdges(edges, weight, sigma, scales)
-        parts = symmetrize(weighed, *size, scratch, complaint)
-    return AffinityMatrix(
-        **parts, weight=weight, sigma_=sigma, scratch=scratch, partitions=partitions
-    )
-
-
-def _write_scales(bounds: tuple[int, int], edges: Edges, scales: ArrayRef) -> None:
-    """Write the largest distance from each row; 0 for a row without edges."""
-    heads, _, distances = edges.read(*bounds)
-    largest = np.zeros(bounds[1] - bounds[0])
-    np.maximum.at(largest, heads - bounds[0], distances)
-    scales.write(bounds[0], largest)
 
 
 @dataclass(frozen=True)

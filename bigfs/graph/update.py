@@ -23,7 +23,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
-from bigfs.graph import recall as checked
+from bigfs.graph import recall
 from bigfs.graph.build import timed
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import (
@@ -34,15 +34,6 @@ from bigfs.graph.local import (
     search_exact,
 )
 from bigfs.graph.partition import assign_cells
-from bigfs.graph.recall import (
-    SAMPLED_ROWS,
-    RecallEstimate,
-    choose_checked,
-    estimate_recall,
-    sample_rows,
-    scattered_rows,
-    search_pieces,
-)
 from bigfs.graph.search import gather_rows, merge_results
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
@@ -63,7 +54,7 @@ _TILES_BYTES = 24 * MIB
 _PIECE_ROWS = 2048
 _PIECE_BYTES = 2 * MIB
 # Arrays that a graph which was updated keeps for the next update.
-KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
+KEPT = ("centers", "sample", "sample_ids", *recall.KEPT)
 
 
 def update_graph(
@@ -110,9 +101,10 @@ def update_graph(
                 former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
             )  # fmt: skip
         n_cells = grown.centers.shape[0] - 1
-        recall = RecallEstimate.certain(blocks.n_samples)
+        estimate = recall.RecallEstimate.certain(blocks.n_samples)
         if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(scattered_rows(rows, lists[1]), true)
+            listed = recall.scattered_rows(rows, lists[1])
+            estimate = recall.estimate_recall(listed, true)
         details = {
             "kept": list(KEPT),
             "passes": blocks.passes - before,
@@ -122,7 +114,7 @@ def update_graph(
             "seconds": seconds,
         }
         return KNNGraph(
-            *lists, homes, former.metric, former.algorithm, n_cells, recall, scratch, details
+            *lists, homes, former.metric, former.algorithm, n_cells, estimate, scratch, details
         )
 
 
@@ -135,7 +127,7 @@ def _kept(former: KNNGraph) -> list[ArrayRef]:
 def _sample_size(blocks: RowBlocks, n_old: int) -> int:
     """Return how many rows of the former data stand for all."""
     width = blocks.n_features * blocks.dtype.itemsize
-    size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
+    size = max(recall.SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
     return min(n_old, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
 
 
@@ -201,8 +193,8 @@ class _GraphUpdate:
     def first_sample(self, size: int) -> list[ArrayRef]:
         """Return centers, a sample of the former rows, its numbers, and what is known of some."""
         former, n = self.former, self.former.n_samples
-        chosen = sample_rows(n, self.random_state, size, "update sample")
-        known = checked.of_full_run(former.scratch, former.details)
+        chosen = recall.sample_rows(n, self.random_state, size, "update sample")
+        known = recall.of_full_run(former.scratch, former.details)
         if known:
             chosen = np.union1d(chosen, known[0])
             known = self.working.put("known", np.searchsorted(chosen, known[0])), *known[1:]
@@ -237,7 +229,7 @@ class _GraphUpdate:
             indices, distances = (ref.load() for ref in grown.known)
             of_known = true[0][: len(indices)], true[1][: len(indices)]
             of_known[0][:], of_known[1][:] = merge_exact((indices, distances), of_known)
-        for name, values in zip(checked.KEPT, (places, *true), strict=True):
+        for name, values in zip(recall.KEPT, (places, *true), strict=True):
             self.scratch.put(name, values)
         return runs, grown.sample_ids.load()[places], true[1]
 
@@ -296,7 +288,9 @@ def _limits_task(
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     ids = np.concatenate([ids, n_old + added])
-    places_checked = choose_checked(known, (len(old), len(ids), len(rows) / n_old), generator)
+    places_checked = recall.choose_checked(
+        known, (len(old), len(ids), len(rows) / n_old), generator
+    )
     return {
         "centers": kept.put("centers", centers),
         "sample": kept.put("sample", np.concatenate([old, rows[added]])),
@@ -315,15 +309,13 @@ def _search_kernel(
     destination: tuple[str, int, int, int],
 ) -> _Partial:
     """Compare a block with the new rows near it, and exactly with the rows that are checked."""
-    n_old, metric = grown.n_old, grown.metric
     ids = first_row + np.arange(len(X))
-    rows = prepare_rows(X, metric, ids)
+    rows = prepare_rows(X, grown.metric, ids)
     home, _ = assign_cells(rows, grown.centers.load(), 0.0)
-    homes.write(first_row, home.astype(np.int32))
+    homes.write(first_row, home)
     reach = np.full(len(rows), -np.inf, np.float32)
-    held = min(len(rows), n_old - first_row)
-    if held > 0:
-        reach[:held] = grown.former.read(first_row, first_row + held)[:, -1]
+    last = grown.former.read(first_row, first_row + len(rows))[:, -1]  # of old rows
+    reach[: len(last)] = last
     owners, neighbors, distances = compare(rows, ids, home, reach, grown)
     folder, graph_rows, n_blocks, block_rows = destination
     values = {"row": owners, "neighbor": neighbors, "distance": distances}
@@ -339,16 +331,15 @@ def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.nda
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
     bounds[~old] = as_distances(grown.limits.load()[own[~old] - n_old], grown.metric)
-    n_known = 0
-    if grown.known:
-        n_known = grown.known[0].shape[0]
+    n_known = grown.known[0].shape[0] if grown.known else 0
+    if n_known:
         bounds[:n_known] = grown.known[1].load()[:, -1]
     indices = np.full((len(own), grown.n_neighbors), -1, np.int64)
     distances = np.full(indices.shape, np.inf, np.float32)
     # Rows whose neighbors among the old ones are known are compared with new rows only.
     for part, begin in ((slice(n_known), max(0, n_old - first_row)), (slice(n_known, None), 0)):
         if begin < len(rows) and len(own[part]):
-            indices[part], distances[part] = search_pieces(
+            indices[part], distances[part] = recall.search_pieces(
                 rows[begin:], first_row + begin, queries[part], own[part], grown.n_neighbors,
                 grown.metric, bounds[part],
             )  # fmt: skip

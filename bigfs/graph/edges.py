@@ -170,7 +170,7 @@ def _edges_once(
 def _edge_task(
     bounds: tuple[int, int], reader: BlockReader, W: AffinityMatrix, rows: int
 ) -> EdgeMoments:
-    """Sum over the edges whose smaller end is in one block."""
+    """Sum over the edges whose smaller end is in one block, and over its rows."""
     start, stop = bounds
     X = reader.read(start, stop)
     heads, tails, weights = _edges_once(W, start, stop)
@@ -179,7 +179,20 @@ def _edge_task(
         smoothness += _edge_sum(
             X, heads[in_block] - start, Z, tails[in_block] - first, weights[in_block]
         )
-    return _with_spread(X, W.degrees.read(start, stop), smoothness)
+    degrees = W.degrees.read(start, stop)
+    weight = float(degrees.sum())
+    mean = np.zeros(X.shape[1])
+    for part in row_tiles(*X.shape):
+        mean += degrees[part] @ X[part].astype(np.float64)
+    mean /= weight
+    # The rounded mean of equal values can differ from them in the last bit.
+    constant = (X == X[0]).all(axis=0)
+    mean[constant] = X[0, constant]
+    spread = np.zeros(X.shape[1])
+    for part in row_tiles(*X.shape):
+        tile = X[part] - mean
+        spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
+    return EdgeMoments(smoothness, weight, mean, spread)
 
 
 def _blocks_of(
@@ -209,23 +222,6 @@ def _edge_sum(
         gap -= Z[j[part]]
         total += np.einsum("e,ef,ef->f", weights[part], gap, gap)
     return total
-
-
-def _with_spread(X: np.ndarray, degrees: np.ndarray, smoothness: np.ndarray) -> EdgeMoments:
-    """Add the degree-weighted moments of a block to its edge sums."""
-    weight = float(degrees.sum())
-    mean = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        mean += degrees[part] @ X[part].astype(np.float64)
-    mean /= weight
-    # The rounded mean of equal values can differ from them in the last bit.
-    constant = (X == X[0]).all(axis=0)
-    mean[constant] = X[0, constant]
-    spread = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        tile = X[part] - mean
-        spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
-    return EdgeMoments(smoothness, weight, mean, spread)
 
 
 def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:

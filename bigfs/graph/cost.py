@@ -50,19 +50,15 @@ def graph_cost(
     """
     plan = plan_partitions(shape, n_neighbors, memory_limit, algorithm=algorithm, remote=remote)
     steps = _search_steps(shape, plan, n_neighbors, recall_target)
-    products = weight in ("dot", "cosine")
+    n, k, products = shape.n_samples, n_neighbors, weight in ("dot", "cosine")
     if products:
-        edges = shape.rows * n_neighbors
-        beside = shape.read_bytes + _PRODUCT_BYTES * edges + _PRODUCT_TILES
+        beside = shape.read_bytes + _PRODUCT_BYTES * shape.rows * k + _PRODUCT_TILES
         steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
-    steps += affinity_steps(shape.n_samples, n_neighbors, weight)
-    n, k = shape.n_samples, n_neighbors
+    steps += affinity_steps(n, k, weight)
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
     scratch = scratch_bytes(shape, k, plan.n_partitions, PLANNED_COPIES)
-    united = n * k * (16 + 24) + stored
-    if products:
-        united += 8 * n * k
+    united = n * k * (16 + 24 + 8 * products) + stored
     # Where partitions are not exact, pynndescent searches them, or may.
     return StageCost(tuple(steps), max(scratch, united), stored, compiles=not plan.exact)
 

@@ -101,8 +101,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         with showing(type(self).__name__, self.verbose):
             check_mode(self.mode)
             scratch = Scratch()
-            self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
-            blocks = self._opened(scratch)
+            self._source = open_matrix(self._checked(X, reset=True))
+            blocks = self._blocks = RowBlocks.from_any(self._source, scratch=scratch)
             if is_stored(X):
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
                 if blocks.source.feature_names is not None:
@@ -116,12 +116,6 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             )
             self.n_samples_fit_ = self._n_features_out = blocks.n_samples
             return self
-
-    def _opened(self, scratch: Scratch) -> RowBlocks:
-        """Return the fitted rows, opened again in another process or copy."""
-        if self._blocks is None:
-            self._blocks = RowBlocks.from_any(self._source, scratch=scratch)
-        return self._blocks
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_blocks": None}
@@ -159,9 +153,10 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         elif hasattr(queries, "tocsr"):
             queries = queries.toarray()
         count = self.n_neighbors + (self.mode == "distance")
-        blocks = self._opened(Scratch())
-        neighbors = neighbors_of(blocks, queries, count, self.metric)
-        blocks.check_unchanged()
+        if self._blocks is None:  # in another process, or a copy
+            self._blocks = RowBlocks.from_any(self._source)
+        neighbors = neighbors_of(self._blocks, queries, count, self.metric)
+        self._blocks.check_unchanged()
         return self._matrix(*neighbors)
 
     def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:

@@ -131,11 +131,9 @@ def neighbors_of(
     distances : ndarray of shape (n_queries, n_neighbors), float32
     """
     prepared = prepare_rows(np.asarray(queries, dtype=blocks.dtype), metric)
-    ref = blocks.scratch.put(blocks.scratch.unique("queries"), prepared)
-    try:
+    with blocks.scratch.temporary("queries") as working:
+        ref = working.put("rows", prepared)
         return blocks.reduce(_query_kernel, merge_exact, ref, n_neighbors, metric, label="queries")
-    finally:
-        blocks.scratch.remove(ref)
 
 
 def _query_kernel(
@@ -237,26 +235,3 @@ def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
         return ()
     rows, *true = (ArrayRef.at(scratch.path / name) for name in (ROWS_OF_FULL_RUN, *KEPT[1:]))
     return rows.load(), *true
-
-
-def choose_checked(
-    known: list[ArrayRef], sizes: tuple[int, int, float], generator: np.random.Generator
-) -> np.ndarray:
-    """Return the places in a sample of the rows to check: those known, and as many of new ones.
-
-    Parameters
-    ----------
-    known : list of ArrayRef
-        What `KEPT` names, of the former graph; none at first.
-    sizes : tuple of (int, int, float)
-        Of the former sample and of the new one, and new rows over old ones.
-    generator : numpy Generator
-    """
-    n_before, n_sampled, growth = sizes
-    if not known:
-        places = generator.choice(n_sampled, min(SAMPLED_ROWS, n_sampled), replace=False)
-        return np.sort(places)
-    before = known[0].load()
-    count = min(n_sampled - n_before, max(1, round(growth * len(before))))
-    fresh = n_before + generator.choice(n_sampled - n_before, count, replace=False)
-    return np.concatenate([before, np.sort(fresh)])

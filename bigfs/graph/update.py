@@ -270,7 +270,7 @@ def _nearest_cells(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 def _limits_task(
     random_state: int,
     sizes: tuple[int, int],
-    before: list[ArrayRef],
+    kept: list[ArrayRef],
     new: ArrayRef,
     known: list[ArrayRef],
     places: tuple[str, str],
@@ -279,8 +279,8 @@ def _limits_task(
 
     Returns the arrays that are new in `GrownRows`, by their names.
     """
-    (k, n_old), (working, kept) = sizes, (Scratch(place) for place in places)
-    centers, old, ids = (ref.load() for ref in before)
+    (k, n_old), (working, out) = sizes, (Scratch(place) for place in places)
+    centers, old, ids = (ref.load() for ref in kept)
     rows = new.load()
     probes = _nearest_cells(rows, centers)
     limits = search_limits(np.concatenate([old, rows]), len(old), centers, probes, k)
@@ -288,16 +288,22 @@ def _limits_task(
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     ids = np.concatenate([ids, n_old + added])
-    places_checked = recall.choose_checked(
-        known, (len(old), len(ids), len(rows) / n_old), generator
-    )
+    # Checked are the rows that were, and as large a share of new ones; at first any of the sample.
+    if known:
+        before = known[0].load()
+        count = min(len(added), max(1, round(len(rows) / n_old * len(before))))
+        fresh = len(old) + generator.choice(len(added), count, replace=False)
+        checked = np.concatenate([before, np.sort(fresh)])
+    else:
+        count = min(recall.SAMPLED_ROWS, len(ids))
+        checked = np.sort(generator.choice(len(ids), count, replace=False))
     return {
-        "centers": kept.put("centers", centers),
-        "sample": kept.put("sample", np.concatenate([old, rows[added]])),
-        "sample_ids": kept.put("sample_ids", ids),
+        "centers": out.put("centers", centers),
+        "sample": out.put("sample", np.concatenate([old, rows[added]])),
+        "sample_ids": out.put("sample_ids", ids),
         "probes": working.put("probes", probes),
         "limits": working.put("limits", limits),
-        "checked": working.put("checked", places_checked),
+        "checked": working.put("checked", checked),
     }
 
 

@@ -143,7 +143,7 @@ def search_exact(
         reach = None
     is_narrow = reach is not None and _largest_square(rows, queries) <= _LARGEST_SQUARE
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
-    precision = np.finfo(np.float32 if is_narrow else np.float64)
+    precision = np.finfo(dtype)
     center = rows.mean(axis=0, dtype=np.float64)
     spans = list(slices(n, max(1, _WIDE_BYTES // (8 * rows.shape[1]))))
     kept = _from_center(rows, center, dtype) if len(spans) == 1 else None

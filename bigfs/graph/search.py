@@ -64,11 +64,8 @@ def gather_rows(blocks: RowBlocks, ids: list[np.ndarray], metric: str, working: 
 def _gather_kernel(
     X: np.ndarray, first_row: int, wanted: list[ArrayRef], metric: str, rows: int, folder: str
 ) -> Receipt:
-    lists = []
-    for ref in wanted:
-        ids = ref.load()
-        begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
-        lists.append(ids[begin:end])
+    numbers = (ref.load() for ref in wanted)
+    lists = [ids[(ids >= first_row) & (ids < first_row + len(X))] for ids in numbers]
     ids = np.concatenate(lists)
     targets = np.repeat(np.arange(len(lists)), [len(part) for part in lists])
     values = {"ids": ids.astype(np.int32), "rows": prepare_rows(X[ids - first_row], metric, ids)}

@@ -128,14 +128,9 @@ class AffinityMatrix(Kept):
     ) -> AffinityMatrix:
         """Return the matrix that was stored in a folder."""
         names = ("data", "indices", "indptr", "degrees")
-        refs = {name: ArrayRef.at(as_location(path) / name) for name in names}
-        return cls(
-            **refs,
-            weight=stored["weight"],
-            sigma_=stored["sigma"],
-            scratch=Scratch(path),
-            partitions=partitions,
-        )
+        data, indices, indptr, degrees = (ArrayRef.at(as_location(path) / name) for name in names)
+        about = (stored["weight"], stored["sigma"], Scratch(path), partitions)
+        return cls(data, indices, indptr, degrees, *about)
 
 
 def union_rows(

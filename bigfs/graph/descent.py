@@ -73,23 +73,12 @@ def search_prepared(
     """
     if len(rows) <= max(exact_rows, 2 * SEARCH_WIDTH, 2 * (n_neighbors + 1)):
         return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
-    width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
-    indices, squared = _search_pynndescent(rows, n_neighbors, seed, width)
-    short = np.flatnonzero(indices[:, -1] < 0)
-    if len(short):
-        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
-    return indices, squared
-
-
-def _search_pynndescent(
-    rows: np.ndarray, n_neighbors: int, seed: int, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
     if len(rows) >= MAX_ROWS:
         raise InputError(
             f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
             "lower memory_limit, so that the rows are divided into more partitions."
         )
+    width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
     wider = int(PROJECTED_WIDTH * width)
     data = projected_rows(rows, n_neighbors, wider, seed)
     if data is not None:
@@ -106,7 +95,10 @@ def _search_pynndescent(
     for tile in slices(len(rows), _TILE_ROWS):
         far = squares(rows, tile.start, candidates[tile])
         indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
-    indices[np.isinf(squared)] = -1
+    # Of rows with too few neighbors all are searched again.
+    short = np.flatnonzero(np.isinf(squared[:, -1]))
+    if len(short):
+        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
     return indices, squared
 
 

@@ -68,11 +68,12 @@ def without_copies(
         n_distinct = ids.shape[0]
         if n_distinct < 2:
             return _noted(graph, f"All {n:,} rows are equal: no feature distinguishes them.")
-        n_neighbors = min(graph.n_neighbors, n_distinct - 1)
-        rows = RowBlocks.from_any(
-            _rows_of(blocks, ids, working).path, scratch=working.child("rows")
-        )
-        settings["n_neighbors"] = n_neighbors
+        shape = n_distinct, blocks.n_features
+        stored = working.create("distinct.zarr", shape, blocks.dtype, blocks.rows)
+        bounds, shared = block_bounds(n_distinct, stored.chunk_rows), (blocks.rows, ids, stored)
+        run_tasks(_copy_rows, bounds, blocks.start_pass(), *shared, label="copies")
+        rows = RowBlocks.from_any(stored.path, scratch=working.child("rows"))
+        settings["n_neighbors"] = min(graph.n_neighbors, n_distinct - 1)
         distinct = knn_graph(rows, **settings, scratch=working.child("graph"))
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
@@ -123,18 +124,10 @@ def _distinct_task(folder: str, hashes: ArrayRef, place: ArrayRef) -> ArrayRef:
     return Scratch(folder).put("ids", np.flatnonzero(is_first))
 
 
-def _rows_of(blocks: RowBlocks, ids: ArrayRef, working: Scratch) -> ArrayRef:
-    """Store some rows, ascending; each task writes a chunk and reads what it needs of X."""
-    shape = (ids.shape[0], blocks.n_features)
-    out = working.create("distinct.zarr", shape, blocks.dtype, blocks.rows)
-    bounds = block_bounds(shape[0], out.chunk_rows)
-    run_tasks(_copy_rows, bounds, blocks.start_pass(), blocks.rows, ids, out, label="copies")
-    return out
-
-
 def _copy_rows(
     bounds: tuple[int, int], reader: BlockReader, rows: int, ids: ArrayRef, out: ArrayRef
 ) -> None:
+    """Write a chunk of rows, ascending, and read what it needs of X."""
     wanted, parts = ids.read(*bounds), []
     for home in np.unique(wanted // rows):
         in_block = wanted[wanted // rows == home]

@@ -85,7 +85,13 @@ def update_graph(
     before, seconds = blocks.passes, dict[str, float]()
     kept = _kept(former)
     n_sampled = kept[1].shape[0] if kept else _sample_size(blocks, former.n_samples)
-    _check_memory(blocks, former, n_sampled, memory_limit)
+    n_new, budget = blocks.n_samples - former.n_samples, task_budget(memory_limit)
+    needed = update_bytes(blocks.layout, n_new, n_sampled, former.metric)
+    if needed > budget:
+        raise MemoryLimitError(
+            f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
+            f"{format_bytes(budget)}"
+        )
     with scratch.temporary("update") as working:
         update = _GraphUpdate(blocks, former, random_state, scratch, working)
         with timed(seconds, "sample"):
@@ -109,7 +115,7 @@ def update_graph(
             "kept": list(KEPT),
             "passes": blocks.passes - before,
             "scratch_bytes": results.nbytes,
-            "new_rows": blocks.n_samples - former.n_samples,
+            "new_rows": n_new,
             "changed_rows": changed,
             "seconds": seconds,
         }
@@ -129,17 +135,6 @@ def _sample_size(blocks: RowBlocks, n_old: int) -> int:
     width = blocks.n_features * blocks.dtype.itemsize
     size = max(recall.SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
     return min(n_old, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
-
-
-def _check_memory(blocks: RowBlocks, former: KNNGraph, n_sampled: int, memory_limit: int) -> None:
-    """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
-    n_new, budget = blocks.n_samples - former.n_samples, task_budget(memory_limit)
-    needed = update_bytes(blocks.layout, n_new, n_sampled, former.metric)
-    if needed > budget:
-        raise MemoryLimitError(
-            f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
-            f"{format_bytes(budget)}"
-        )
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:

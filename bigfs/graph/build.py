@@ -208,8 +208,7 @@ class _Build:
         self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
         before, request = self.blocks.passes, self.request
         target = request.recall_target
-        certain = self.plan.exact and self.plan.n_partitions == 1
-        samples = None if certain else self._sample()
+        samples = None if self.plan.exact and self.plan.n_partitions == 1 else self._sample()
         true = None if samples is None or target is None else self._true(samples)
         eps, cells = self._first_eps(samples, true)
         effort = 1.0

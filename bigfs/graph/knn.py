@@ -15,6 +15,9 @@ from bigfs.graph.recall import RecallEstimate
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
+# What the record of a graph has beside its recall, its arrays and its details.
+_ABOUT = ("metric", "algorithm", "n_neighbors", "n_partitions")
+
 
 def check_mode(mode: str) -> None:
     """Raise InputError for a kind of matrix that a graph is not returned as."""
@@ -119,33 +122,25 @@ class KNNGraph(Kept):
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the arrays, as JSON values."""
+        about = {name: getattr(self, name) for name in _ABOUT}
         arrays = [ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)]
-        return {
-            "metric": self.metric,
-            "algorithm": self.algorithm,
-            "n_neighbors": self.n_neighbors,
-            "n_partitions": self.n_partitions,
-            "recall": self.recall_.as_dict(),
-            "arrays": arrays,
-            **self.details,
-        }
+        return {**about, "recall": self.recall_.as_dict(), "arrays": arrays, **self.details}
 
     @classmethod
     def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
-        place, details = as_location(path), dict(stored)
-        indices, distances = (
-            ArrayRef.at(place / plain_name(name, path)) for name in details.pop("arrays")
-        )
-        del details["n_neighbors"]  # the arrays have it
+        details = dict(stored)
+        names = [*(plain_name(name, path) for name in details.pop("arrays")), "partitions"]
+        indices, distances, partitions = (ArrayRef.at(as_location(path) / name) for name in names)
+        about = {name: details.pop(name) for name in _ABOUT}
+        del about["n_neighbors"]  # the arrays have it
+        recall, scratch = RecallEstimate(**details.pop("recall")), Scratch(path)
         return cls(
             indices,
             distances,
-            ArrayRef.at(place / "partitions"),
-            details.pop("metric"),
-            details.pop("algorithm"),
-            details.pop("n_partitions"),
-            RecallEstimate(**details.pop("recall")),
-            Scratch(path),
-            details,
+            partitions,
+            **about,
+            recall_=recall,
+            scratch=scratch,
+            details=details,
         )

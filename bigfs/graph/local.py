@@ -205,20 +205,13 @@ def _rank(
         ids = np.full((len(counts[tile]), widest), -1)
         far = np.full(ids.shape, np.inf)
         ids[query, place] = row
-        far[query, place] = pair_squares(rows, queries[tile], query, row)
+        part = queries[tile]
+        # From the differences, in float64.
+        for pairs in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
+            gaps = part[query[pairs]].astype(np.float64) - rows[row[pairs]]
+            far[query[pairs], place[pairs]] = np.einsum("ij,ij->i", gaps, gaps)
         best, values = nearest(ids, far, min(k, widest), power=2)
         indices[tile, : best.shape[1]], squared[tile, : best.shape[1]] = best, values
-
-
-def pair_squares(
-    rows: np.ndarray, queries: np.ndarray, query: np.ndarray, row: np.ndarray
-) -> np.ndarray:
-    """Return squared distances of pairs of rows, (n_pairs,) float64, from the differences."""
-    squared = np.empty(len(query))
-    for tile in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
-        gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
-        squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
-    return squared
 
 
 def nearest(

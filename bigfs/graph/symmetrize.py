@@ -403,12 +403,10 @@ def _components_task(W: AffinityMatrix, labels: ArrayRef) -> int:
 def _find(parent: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the roots of rows, halving the paths on the way."""
     roots = parent[rows]
-    while True:
-        above = parent[roots]
-        if np.array_equal(above, roots):
-            parent[rows] = roots
-            return roots
+    while ((above := parent[roots]) != roots).any():
         roots = parent[above]
+    parent[rows] = roots
+    return roots
 
 
 def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:

@@ -50,16 +50,14 @@ def without_copies(
     if not n_copied:
         return graph
     words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
+    note = f"{words}: their neighbors in the graph are copies of them."
     if n_copied <= COPIED_SHARE * n:
-        return _noted(graph, f"{words}: their neighbors in the graph are copies of them.")
+        return _noted(graph, note)
     limit = parse_bytes(settings.get("memory_limit") or DEFAULT_MEMORY_LIMIT)
     if _TASK_BYTES * n > task_budget(limit):
         needed = format_limit(limit_for(_TASK_BYTES * n))
-        return _noted(
-            graph,
-            f"{words}: their neighbors in the graph are copies of them. A memory_limit of "
-            f"'{needed}' would have their neighbors searched among the rows that differ.",
-        )
+        remedy = f"A memory_limit of '{needed}' would have their neighbors searched among the rows"
+        return _noted(graph, f"{note} {remedy} that differ.")
     with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")

@@ -144,11 +144,8 @@ def search_task(
     seed = derive_seed(request.random_state, "neighbors", number)
     local, squared = search_prepared(rows, request.n_neighbors, seed, *how)
     del rows
-    values = {
-        "row": ids,
-        "neighbor": ids[local],
-        "distance": as_distances(squared, request.metric),
-    }
+    distances = as_distances(squared, request.metric)
+    values = {"row": ids, "neighbor": ids[local], "distance": distances}
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
 
 

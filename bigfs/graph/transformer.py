@@ -20,7 +20,6 @@ from bigfs.graph.knn import check_mode
 from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.progress import showing
 from bigfs.store.formats.memory import plain
-from bigfs.store.scratch import Scratch
 from bigfs.store.source import check_fitted_names, open_matrix
 
 
@@ -100,9 +99,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         with showing(type(self).__name__, self.verbose):
             check_mode(self.mode)
-            scratch = Scratch()
             self._source = open_matrix(self._checked(X, reset=True))
-            blocks = self._blocks = RowBlocks.from_any(self._source, scratch=scratch)
+            blocks = self._blocks = RowBlocks.from_any(self._source)
             if is_stored(X):
                 self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
                 if blocks.source.feature_names is not None:
@@ -112,7 +110,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             settings = {name: getattr(self, name) for name in names}
             seed = fresh_seed(self.random_state)
             self.graph_ = knn_graph(
-                blocks, self.n_neighbors, **settings, random_state=seed, scratch=scratch
+                blocks, self.n_neighbors, **settings, random_state=seed, scratch=blocks.scratch
             )
             self.n_samples_fit_ = self._n_features_out = blocks.n_samples
             return self
@@ -173,13 +171,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _itself_first(self, others: int) -> tuple[np.ndarray, np.ndarray]:
         """Return each row and its nearest others, and the distances to them."""
-        self.graph_.check_fits(self.memory_limit)
-        own = np.arange(self.n_samples_fit_, dtype=np.int32)[:, None]
-        none = np.zeros((self.n_samples_fit_, 1), dtype=np.float32)
-        return (
-            np.hstack([own, self.graph_.indices[:, :others]]),
-            np.hstack([none, self.graph_.distances[:, :others]]),
-        )
+        graph, n = self.graph_, self.n_samples_fit_
+        graph.check_fits(self.memory_limit)
+        own, zeros = np.arange(n, dtype=np.int32)[:, None], np.zeros((n, 1), np.float32)
+        indices, distances = graph.indices[:, :others], graph.distances[:, :others]
+        return np.hstack([own, indices]), np.hstack([zeros, distances])
 
     def _matrix(self, indices: np.ndarray, distances: np.ndarray) -> csr_matrix:
         """Return rows of neighbors as CSR, by ascending distance."""

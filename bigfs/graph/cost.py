@@ -80,10 +80,9 @@ def _search_steps(
         needed = 4 * plan.sampled_rows * row_bytes
         what = f"k-means of {plan.sampled_rows:,} sampled rows"
         steps.append(Step(what, needed, 1, 0, 2 * rows.n_blocks))
-    requests = rows.n_chunks + runs * shelves
     again = 1 if recall_target is None else 2
     what = f"{plan.run_blocks} block(s) sorted by partition"
-    steps.append(Step(what, plan.shuffle_bytes, runs, 1, requests, again))
+    steps.append(Step(what, plan.shuffle_bytes, runs, 1, rows.n_chunks + runs * shelves, again))
     largest = min(n, plan.capacity_rows)
     what = f"a partition of at most {largest:,} rows x {d:,} features with its neighbor search"
     needed = plan.search_bytes(largest, d, itemsize, n_neighbors)
@@ -91,8 +90,7 @@ def _search_steps(
     steps.append(Step(what, needed, parts, 0, requests, again, seconds=seconds))
     home = graph_block_rows(n_neighbors)
     blocks = -(-n // home)
-    lists = min(n, home) * (8 * n_neighbors + 4)
-    needed = _MERGE_COPIES * lists + _MERGE_TILES
+    needed = _MERGE_COPIES * min(n, home) * (8 * n_neighbors + 4) + _MERGE_TILES
     requests = blocks * (parts + 2)
     steps.append(Step("the neighbors of a block of rows", needed, blocks, 0, requests, again))
     if not certain:

@@ -81,12 +81,11 @@ def search_prepared(
     width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
     wider = int(PROJECTED_WIDTH * width)
     data = projected_rows(rows, n_neighbors, wider, seed)
-    if data is not None:
-        width = wider
-    else:
+    if data is None:
+        wider = width
         data = rows if rows.dtype == np.float32 else _in_float32(rows, rows.mean(axis=0))
     with _numba_lock:
-        candidates = descend(data, width, seed)
+        candidates = descend(data, wider, seed)
         del data
     # Sums may be reordered for speed.
     squares = compiled(_squares, "reassoc", "contract")

@@ -55,7 +55,7 @@ from bigfs.graph.search import (
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import is_remote
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 
@@ -321,16 +321,17 @@ class _Build:
             blocks.layout, request.n_neighbors, cells.n_partitions, cells.copies
         )
         working.check_free("graph", self.predicted_scratch)
-        width, count = shelf_width(cells.n_partitions), self.plan.run_blocks
+        width = shelf_width(cells.n_partitions)
         n_shelves = -(-cells.n_partitions // width)
         folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
-        items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
-        shared = ((blocks.n_features, blocks.dtype), cells, request.metric, width, folders)
+        bounds = block_bounds(blocks.n_samples, self.homes.chunk_rows)
+        like = blocks.rows, blocks.n_features, blocks.dtype
+        shared = (like, cells, request.metric, width, folders, self.homes)
         with timed(self.seconds, "distribute"):
+            reader = blocks.start_pass()
             receipts = run_tasks(
-                distribute_task, list(enumerate(items)), blocks.start_pass(), *shared, self.homes,
-                label="distribute", unit="runs",
-            )  # fmt: skip
+                distribute_task, bounds, reader, *shared, label="distribute", unit="runs"
+            )
             shelves = list(zip(*receipts, strict=True))
             sizes = [sum(np.diff(receipt.offsets) for receipt in shelf) for shelf in shelves]
             self.counts = np.concatenate(sizes)[: cells.n_partitions]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import slices
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.seeds import derive_seed
@@ -73,24 +74,25 @@ def _gather_kernel(
 
 
 def distribute_task(
-    item: tuple[int, list[tuple[int, int]]],
+    bounds: tuple[int, int],
     reader: BlockReader,
-    like: tuple[int, np.dtype[Any]],
+    like: tuple[int, int, np.dtype[Any]],
     cells: Cells,
     metric: str,
     width: int,
     folders: list[str],
     homes: ArrayRef,
 ) -> list[Receipt]:
-    """Write one run to each shelf: some blocks, sorted by partition."""
-    run, bounds = item
-    n_features, dtype = like
-    start, stop = bounds[0][0], bounds[-1][1]
+    """Write one run to each shelf: some blocks, sorted by partition.
+
+    ``like`` has the rows of a block, and features and type of the data.
+    """
+    (start, stop), (block_rows, n_features, dtype) = bounds, like
     ids = np.arange(start, stop, dtype=np.int32)
     rows = np.empty((stop - start, n_features), dtype)
-    for low, high in bounds:
-        block = slice(low - start, high - start)
-        rows[block] = prepare_rows(reader.read(low, high), metric, ids[block])
+    for part in slices(len(ids), block_rows):
+        block = ids[part]
+        rows[part] = prepare_rows(reader.read(int(block[0]), int(block[-1]) + 1), metric, block)
     targets, source = cells.assign(rows, ids)
     homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
@@ -98,6 +100,7 @@ def distribute_task(
     for shelf, folder in enumerate(folders):
         in_shelf = targets // width == shelf
         places = targets[in_shelf] - shelf * width
+        run = start // homes.chunk_rows
         receipts.append(write_run(folder, run, places, width, values, source[in_shelf]))
     return receipts
 

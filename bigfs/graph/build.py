@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import slices
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
@@ -68,7 +67,6 @@ MORE_EFFORT = 1.5
 EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 # The search inside a partition misses some neighbors too: it gets this share of what may be lost.
 _LEFT_TO_SEARCH = 0.5
-_TILE_BYTES = 16 * 1024**2
 # float32 has no digits to lose below 1.2e-38.
 LEAST_DISTANCE = 1e-30
 # A warning with the remedy is given below this share of true neighbors.
@@ -417,23 +415,22 @@ def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: Array
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
     [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")
+    own = np.repeat(np.arange(len(rows)), where.shape[1])
     shares = []
     for eps in EPS_GRID:
-        ours = _membership(rows, centers, eps)
-        theirs = _membership(others, centers, eps)
-        together = 0
-        for tile in slices(len(rows), max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))):
-            together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
-        shares.append(together / where.size)
+        ours, theirs = (_membership(some, centers, eps) for some in (rows, others))
+        in_common = ours[own].multiply(theirs[where.ravel()]).sum(axis=1)
+        shares.append(float((in_common > 0).mean()))
     return shares
 
 
-def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> np.ndarray:
-    """Return which cells each row goes to, (n_rows, n_cells) bool."""
+def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> Any:
+    """Return which cells each row goes to, as CSR of shape (n_rows, n_cells)."""
+    from scipy.sparse import csr_array
+
     cells, source = assign_cells(rows, centers, eps)
-    member = np.zeros((len(rows), len(centers) - 1), dtype=bool)
-    member[source, cells] = True
-    return member
+    shape = (len(rows), len(centers) - 1)
+    return csr_array((np.ones(len(cells), np.int32), (source, cells)), shape=shape)
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:

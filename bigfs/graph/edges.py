@@ -257,9 +257,8 @@ def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
     del rows
     if indptr[-1] < 2**31:
         indptr = indptr.astype(np.int32)
-    return csr_array(
-        (values.astype(np.float64, copy=False), columns, indptr), shape=(n_samples, width)
-    )
+    values = values.astype(np.float64, copy=False)
+    return csr_array((values, columns, indptr), shape=(n_samples, width))
 
 
 def _blocks_per_run(shape: Shape, n_groups: int) -> int:

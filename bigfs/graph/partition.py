@@ -304,11 +304,10 @@ def assign_cells(
         near = squared <= reach[:, None]
         near[np.arange(len(tile)), own[part]] = False
         many = np.flatnonzero(near.sum(axis=1) >= width)
-        if len(many):
-            nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
-            keep = np.zeros((len(many), len(offsets)), dtype=bool)
-            np.put_along_axis(keep, nearest, True, axis=1)
-            near[many] &= keep
+        nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
+        keep = np.zeros((len(many), len(offsets)), dtype=bool)
+        np.put_along_axis(keep, nearest, True, axis=1)
+        near[many] &= keep
         copied, where = np.nonzero(near)
         cells.append(where)
         source.append(copied + part.start)

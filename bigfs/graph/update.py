@@ -206,7 +206,7 @@ class _GraphUpdate:
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
         sizes, places = (former.n_neighbors, n_old), (str(working.path), str(self.scratch.path))
-        shared = (sizes, kept[:3], new, kept[3:], places)
+        shared = (sizes, kept, new, places)
         [stored] = run_tasks(_limits_task, [self.random_state], *shared, label="limits")
         about = {"former": former.distances_ref, "new": new, **stored}
         return GrownRows(*sizes, former.metric, **about, known=tuple(kept[4:]))
@@ -267,7 +267,6 @@ def _limits_task(
     sizes: tuple[int, int],
     kept: list[ArrayRef],
     new: ArrayRef,
-    known: list[ArrayRef],
     places: tuple[str, str],
 ) -> dict[str, ArrayRef]:
     """Find the cells of new rows and bounds of their distances; add some of them to the sample.
@@ -275,7 +274,7 @@ def _limits_task(
     Returns the arrays that are new in `GrownRows`, by their names.
     """
     (k, n_old), (working, out) = sizes, (Scratch(place) for place in places)
-    centers, old, ids = (ref.load() for ref in kept)
+    centers, old, ids = (ref.load() for ref in kept[:3])
     rows = new.load()
     probes = _nearest_cells(rows, centers)
     limits = search_limits(np.concatenate([old, rows]), len(old), centers, probes, k)
@@ -284,8 +283,8 @@ def _limits_task(
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     ids = np.concatenate([ids, n_old + added])
     # Checked are the rows that were, and as large a share of new ones; at first any of the sample.
-    if known:
-        before = known[0].load()
+    if len(kept) > 3:
+        before = kept[3].load()
         count = min(len(added), max(1, round(len(rows) / n_old * len(before))))
         fresh = len(old) + generator.choice(len(added), count, replace=False)
         checked = np.concatenate([before, np.sort(fresh)])

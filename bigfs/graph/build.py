@@ -211,13 +211,13 @@ class _Build:
         eps, cells = self._first_eps(samples, true)
         effort = 1.0
         shelves: list[Runs] = []
-        lists: Any = ()  # indices and distances
+        lists: tuple[ArrayRef, ArrayRef] | None = None
         for attempt in range(ATTEMPTS):
             if cells.eps != eps:
                 cells, shelves = self._cells(samples, eps), []
             shelves = shelves or self._distribute(cells)
             # A task of an earlier search that was given up may still write: not into new arrays.
-            self.scratch.remove(*lists)
+            self.scratch.remove(*lists or ())
             lists = self._search(shelves, cells, effort, f"-{attempt + 1}" if attempt else "")
             if samples is None:
                 recall = RecallEstimate.certain(self.blocks.n_samples)
@@ -234,27 +234,23 @@ class _Build:
             self._missed(recall)
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
+        assert lists is not None  # after an attempt
+        counts, scratch = self.counts, self.scratch
+        algorithm = "exact" if counts.max() <= self.exact_rows else "pynndescent"
+        details = {
+            **details,
+            ROWS_OF_FULL_RUN: samples is not None,
+            "eps": eps if len(counts) > 1 else 0.0,
+            "effort": effort,
+            "passes": self.blocks.passes - before,
+            "rows_searched": int(counts.sum()),
+            "largest_partition": int(counts.max()),
+            "scratch_bytes": self.scratch_bytes,
+            "predicted_scratch_bytes": self.predicted_scratch,
+            "seconds": self.seconds,
+        }
         return KNNGraph(
-            lists[0],
-            lists[1],
-            self.homes,
-            request.metric,
-            "exact" if self.counts.max() <= self.exact_rows else "pynndescent",
-            len(self.counts),
-            recall,
-            self.scratch,
-            {
-                **details,
-                ROWS_OF_FULL_RUN: samples is not None,
-                "eps": eps if len(self.counts) > 1 else 0.0,
-                "effort": effort,
-                "passes": self.blocks.passes - before,
-                "rows_searched": int(self.counts.sum()),
-                "largest_partition": int(self.counts.max()),
-                "scratch_bytes": self.scratch_bytes,
-                "predicted_scratch_bytes": self.predicted_scratch,
-                "seconds": self.seconds,
-            },
+            *lists, self.homes, request.metric, algorithm, len(counts), recall, scratch, details
         )
 
     def _sample(self) -> Runs:

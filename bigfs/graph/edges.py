@@ -227,12 +227,9 @@ def _edge_sum(
 def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
     weight = a.weight + b.weight
     delta = b.mean - a.mean
-    return EdgeMoments(
-        a.smoothness + b.smoothness,
-        weight,
-        a.mean + delta * (b.weight / weight),
-        a.spread + b.spread + delta**2 * (a.weight * b.weight / weight),
-    )
+    mean = a.mean + delta * (b.weight / weight)
+    spread = a.spread + b.spread + delta**2 * (a.weight * b.weight / weight)
+    return EdgeMoments(a.smoothness + b.smoothness, weight, mean, spread)
 
 
 def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:

@@ -194,19 +194,15 @@ def plan_partitions(
         )
     if n_partitions is not None:
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit)
-    sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
-    sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
+    sampled = 0
+    if fewest > 1:
+        sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest), budget // (4 * d * itemsize))
+        sampled = max(sampled, min(n, 16 * fewest))
     block_bytes = shape.block_rows * d * itemsize
     slice_bytes = _REMOTE_SLICE_BYTES if remote else _SLICE_BYTES
     run_blocks = max(1, min(slice_bytes * fewest, budget // 4) // block_bytes)
-    return PartitionPlan(
-        fewest,
-        capacity,
-        exact,
-        sampled if fewest > 1 else 0,
-        run_blocks,
-        (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES,
-    )
+    shuffle_bytes = (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES
+    return PartitionPlan(fewest, capacity, exact, sampled, run_blocks, shuffle_bytes)
 
 
 def _rows_within(
@@ -364,14 +360,10 @@ def find_cells(
     norms = np.einsum("ij,ij->i", centers, centers)
     gaps = norms[:, None] + norms - 2 * centers @ centers.T
     np.fill_diagonal(gaps, np.inf)
+    nearest = tuple(gaps.argmin(axis=1).tolist())
     scratch = Scratch(folder)
-    return Cells(
-        scratch.put(scratch.unique("centers"), np.concatenate([origin[None], centers])),
-        tuple(parts.tolist()),
-        tuple(gaps.argmin(axis=1).tolist()),
-        eps,
-        len(cells) / len(rows),
-    )
+    stored = scratch.put(scratch.unique("centers"), np.concatenate([origin[None], centers]))
+    return Cells(stored, tuple(parts.tolist()), nearest, eps, len(cells) / len(rows))
 
 
 def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[tuple[int, ...]]:

@@ -257,11 +257,8 @@ class _Union:
     def write_reverses(self, bounds: tuple[int, int], n_blocks: int, folder: str) -> Receipt:
         """Send every edge to the block of its tail."""
         heads, tails, weights = self._weighed(*bounds)
-        values = {
-            "row": tails.astype(np.int32, copy=False),
-            "column": heads.astype(np.int32, copy=False),
-            "weight": weights,
-        }
+        row, column = (ends.astype(np.int32, copy=False) for ends in (tails, heads))
+        values = {"row": row, "column": column, "weight": weights}
         return write_run(folder, bounds[0] // self.rows, tails // self.rows, n_blocks, values)
 
     def write_entries(self, bounds: tuple[int, int], reverses: Runs, folder: str) -> Receipt:

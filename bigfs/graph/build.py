@@ -231,7 +231,13 @@ class _Build:
                 break
             eps, effort = self._more(eps, effort, recall)
         else:
-            self._missed(recall)
+            message = (
+                f"recall_target {target} is not met after {ATTEMPTS} attempts: {recall}. Raise "
+                "memory_limit, so that there are fewer partitions, or lower recall_target."
+            )
+            if request.if_missed == "error":
+                raise ConvergenceError(message)
+            warnings.warn(message, stacklevel=3)
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
         assert lists is not None  # after an attempt
@@ -276,9 +282,9 @@ class _Build:
         cells = self._cells(samples, eps)
         if self.request.eps is None and cells.copies > _MOST_COPIES:
             cells = self._cells(samples, _DEFAULT_EPS[1])
-        if samples is None or true is None or self.plan.n_partitions == 1:
+        target = self.request.recall_target
+        if target is None or true is None or self.plan.n_partitions == 1:
             return cells.eps, cells
-        assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
             # A neighbor can only be found where both rows are in one partition. For sampled rows
             # and their true neighbors that is known for any eps from the centers alone: one pass.
@@ -291,8 +297,7 @@ class _Build:
         if self.request.eps is not None:
             return cells.eps, cells
         # The smallest eps that leaves the search enough room below the target.
-        lost = 1 - self.request.recall_target
-        enough = self.shares >= self.request.recall_target + lost * _LEFT_TO_SEARCH
+        enough = self.shares >= target + (1 - target) * _LEFT_TO_SEARCH
         return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
@@ -385,17 +390,6 @@ class _Build:
             if larger and lost_at_boundaries > (1 - recall.value) / 2:
                 return larger[0], effort
         return eps, effort * MORE_EFFORT
-
-    def _missed(self, recall: RecallEstimate) -> None:
-        """Raise or log that the recall target was not met."""
-        message = (
-            f"recall_target {self.request.recall_target} is not met after {ATTEMPTS} attempts: "
-            f"{recall}. Raise memory_limit, so that there are fewer partitions, or lower "
-            "recall_target."
-        )
-        if self.request.if_missed == "error":
-            raise ConvergenceError(message)
-        warnings.warn(message, stacklevel=4)
 
 
 @contextmanager

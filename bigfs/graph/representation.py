@@ -331,8 +331,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     InputError
         If it has not a row for each row of the input, or a value is not finite.
     """
-    uri, dropped = source.uri, rows_left_out(source, blocks)
-    kept = np.delete(np.arange(source.n_samples), dropped)
+    kept = np.delete(np.arange(source.n_samples), rows_left_out(source, blocks))
     out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
     for first, last in blocks.bounds:
         rows = kept[first:last]
@@ -340,7 +339,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
         place = first_unusable(part)
         if place is not None:
             row, column = int(rows[place[0]]), place[1]
-            raise InputError(f"{uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
+            raise InputError(f"{source.uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
         out.write(first, part.astype(np.float32))
 
 
@@ -375,8 +374,7 @@ def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tupl
     sums = 8 * shape.n_features * width
     search = 0 if shape.n_entries is not None else _SEARCH_BYTES
     # Sums, the one on its way, directions, their product with a block.
-    parts = fold_parts(shape.n_blocks) + 3
-    needed = parts * sums + 16 * shape.rows * width
+    needed = (fold_parts(shape.n_blocks) + 3) * sums + 16 * shape.rows * width
     needed += search + 12 * (shape.block_entries or 0)  # in float64
     client = Step("the principal directions", 8 * sums, by_client=True)
     what = "a block and its principal components"

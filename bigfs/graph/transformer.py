@@ -108,10 +108,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             self.n_features_in_ = blocks.n_features
             names = ("metric", "algorithm", "recall_target", "memory_limit")
             settings = {name: getattr(self, name) for name in names}
-            seed = fresh_seed(self.random_state)
-            self.graph_ = knn_graph(
-                blocks, self.n_neighbors, **settings, random_state=seed, scratch=blocks.scratch
-            )
+            settings["random_state"] = fresh_seed(self.random_state)
+            self.graph_ = knn_graph(blocks, self.n_neighbors, **settings, scratch=blocks.scratch)
             self.n_samples_fit_ = self._n_features_out = blocks.n_samples
             return self
 

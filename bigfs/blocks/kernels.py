@@ -237,7 +237,9 @@ def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> 
     """
     if hasattr(X, "indptr"):
         product: np.ndarray = X.astype(np.float64).T @ V
-        return product if shift is None else product - np.multiply.outer(shift, V.sum(axis=0))
+        if shift is not None:
+            product -= np.multiply.outer(shift, V.sum(axis=0))
+        return product
     total = np.zeros((X.shape[1], V.shape[1]))
     for part in row_tiles(*X.shape):
         tile = X[part].astype(np.float64, copy=False)

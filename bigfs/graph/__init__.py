@@ -1,9 +1,9 @@
 """Neighbor graphs of data larger than memory, and their affinity matrices."""
 
-from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
+from bigfs.graph.affinity import affinity
 from bigfs.graph.build import knn_graph
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.symmetrize import connected_components
+from bigfs.graph.symmetrize import AffinityMatrix, affinity_from_csr, connected_components
 
 __all__ = [
     "AffinityMatrix",

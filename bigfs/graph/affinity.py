@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, check_choice
-from bigfs.graph.edges import EdgeProducts, edge_products
+from bigfs.graph.edges import edge_products
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.recall import scattered_rows
-from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
+from bigfs.graph.symmetrize import LEAST_HEAT, AffinityMatrix, store_affinity
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
-
-__all__ = ["AffinityMatrix", "affinity", "affinity_from_csr"]
+from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
 WEIGHTS = ("binary", "heat", "dot", "cosine")
 # Rows whose neighbor distances the default width is the median of.
 _WIDTH_ROWS = 10_000
-# The least heat weight under a given width: below it a row would leave the graph.
-LEAST_HEAT = 1e-6
 
 _COMPLAINTS = {
     "binary": ".",
@@ -34,79 +30,6 @@ _COMPLAINTS = {
     "cosine": ": its cosines with its neighbors are zero or negative. Use weight 'binary' or "
     "'heat', or data that are not negative.",
 }
-
-
-@dataclass(frozen=True)
-class WeighedEdges:
-    """Edges with the weights of their values; what a task reads them by."""
-
-    edges: Edges
-    weight: str  # "binary", "heat" of distances, or another: the values themselves
-    sigma: float | None  # of the heat kernel; None: of every edge its own
-    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
-    scales: ArrayRef | None
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and weights of the edges that leave rows start to stop."""
-        heads, tails, values = self.edges.read(start, stop)
-        if self.weight == "binary":
-            return heads, tails, np.ones(len(tails))
-        if self.weight != "heat":
-            return heads, tails, values
-        if self.scales is None:
-            weights = np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
-            return heads, tails, weights
-        widths = self.scales.read(start, stop)[heads - start]
-        widths = np.maximum(widths, self.scales.take(tails))
-        # Copies have width 0.
-        return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
-
-
-def store_affinity(
-    edges: Edges,
-    weight: str,
-    sigma: float | None,
-    size: tuple[int, int],
-    scratch: Scratch,
-    complaint: str,
-    partitions: ArrayRef | None = None,
-) -> AffinityMatrix:
-    """Weigh edges and store the matrix of their union with their reverses.
-
-    Parameters
-    ----------
-    edges : Edges
-        With the values of the edges: distances, where the weight is "heat".
-    weight : str
-        As in `WeighedEdges`.
-    sigma : float or None
-        Width of the heat kernel. None: of every edge its own.
-    size : tuple of (int, int)
-        Rows of the matrix and of its blocks.
-    scratch : Scratch
-    complaint : str
-        How the InputError for a row without positive degree goes on.
-    partitions : ArrayRef or None, default=None
-        As in `AffinityMatrix`.
-    """
-    scales = None
-    with scratch.temporary("scales") as working:
-        if weight == "heat" and sigma is None:
-            scales = working.create("scales", size[:1], np.float64, size[1])
-            run_tasks(_write_scales, block_bounds(*size), edges, scales, label="scales")
-        weighed = WeighedEdges(edges, weight, sigma, scales)
-        parts = symmetrize(weighed, *size, scratch, complaint)
-    return AffinityMatrix(
-        **parts, weight=weight, sigma_=sigma, scratch=scratch, partitions=partitions
-    )
-
-
-def _write_scales(bounds: tuple[int, int], edges: Edges, scales: ArrayRef) -> None:
-    """Write the largest distance from each row; 0 for a row without edges."""
-    heads, _, distances = edges.read(*bounds)
-    largest = np.zeros(bounds[1] - bounds[0])
-    np.maximum.at(largest, heads - bounds[0], distances)
-    scales.write(bounds[0], largest)
 
 
 @dataclass(frozen=True)
@@ -185,20 +108,20 @@ def affinity(
         width = default_sigma(graph) if isinstance(sigma, str) else sigma
         edges = NeighborEdges(graph.indices_ref, None)
         if weight == "heat":
-            edges = replace(edges, values=graph.distances_ref)
+            edges = NeighborEdges(graph.indices_ref, graph.distances_ref)
             if width is not None:
                 _warn_of_far_rows(graph, width)
         elif weight != "binary":
             products = _products(graph, weight, blocks, working)
-            edges = replace(edges, values=products.values, least=products.least)
+            edges = NeighborEdges(graph.indices_ref, *products)
         size, complaint = (graph.n_samples, graph.indices_ref.chunk_rows), _COMPLAINTS[weight]
         return store_affinity(edges, weight, width, size, scratch, complaint, graph.partitions_ref)
 
 
 def _products(
     graph: KNNGraph, weight: str, blocks: RowBlocks | None, working: Scratch
-) -> EdgeProducts:
-    """Return the products along the edges, and warn of rows that are similar to no neighbor."""
+) -> tuple[ArrayRef, float]:
+    """Return products along the edges and the least, and warn of rows similar to no neighbor."""
     if graph.details.get("representation", "raw") != "raw":
         raise InputError(
             f"weight '{weight}' compares the features themselves, so the graph must use them too. "
@@ -206,15 +129,15 @@ def _products(
         )
     if blocks is None:
         raise InputError(f"weight '{weight}' needs the data: pass blocks.")
-    products = edge_products(blocks, graph.indices_ref, weight, working)
-    if products.n_unlike and products.least > 0:
+    values, least, n_unlike = edge_products(blocks, graph.indices_ref, weight, working)
+    if n_unlike and least > 0:
         logger.warning(
             "%d of %d rows have weight 0 to all their neighbors under weight '%s': they are zero "
             "in every feature, or in all that their neighbors are not. Each keeps its nearest "
             "neighbor with the least positive weight of the graph, %.3g.",
-            products.n_unlike, graph.n_samples, weight, products.least,
+            n_unlike, graph.n_samples, weight, least,
         )  # fmt: skip
-    return products
+    return values, least
 
 
 def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:

@@ -10,16 +10,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import slices
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.core.seeds import rng
 from bigfs.core.units import parse_bytes
 from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.knn import KNNGraph
@@ -45,7 +43,6 @@ from bigfs.graph.recall import (
 )
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.graph.search import (
-    Distribution,
     compile_first,
     distribute_task,
     gather_rows,
@@ -57,7 +54,7 @@ from bigfs.graph.search import (
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import is_remote
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 
@@ -70,7 +67,6 @@ MORE_EFFORT = 1.5
 EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 # The search inside a partition misses some neighbors too: it gets this share of what may be lost.
 _LEFT_TO_SEARCH = 0.5
-_TILE_BYTES = 16 * 1024**2
 # float32 has no digits to lose below 1.2e-38.
 LEAST_DISTANCE = 1e-30
 # A warning with the remedy is given below this share of true neighbors.
@@ -138,7 +134,7 @@ def knn_graph(
     InputError
         If a parameter is out of range, or a row has no direction (cosine, correlation).
     MemoryLimitError
-        If the search does not fit ``memory_limit``.
+        If the search does not fit ``memory_limit``, or a partition came out too large for a task.
     ConvergenceError
         If ``recall_target`` is not met.
 
@@ -164,54 +160,33 @@ def knn_graph(
         blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
-    if n_components is None:
-        return build_graph(blocks, request, scratch, representation="raw")
-    passes = blocks.passes
-    with scratch.temporary("representation") as working:
-        rows, explained, _ = principal_rows(blocks, n_components, random_state, working)
-        details = {"representation": representation, "explained_variance": explained}
-        graph = build_graph(rows, request, scratch, **details)
-        blocks.check_unchanged()
-    over_components = {"passes_over_components": graph.details["passes"]}
-    details = {**graph.details, "passes": blocks.passes - passes, **over_components}
-    return replace(graph, details=details)
-
-
-def build_graph(
-    blocks: RowBlocks, request: GraphRequest, scratch: Scratch, **details: Any
-) -> KNNGraph:
-    """Build the graph of checked rows; what it needs on the way is removed at the end.
-
-    Raises
-    ------
-    MemoryLimitError
-        If a partition came out too large for one task.
-    ConvergenceError
-        If the recall target is not met and that is to be an error.
-
-    Notes
-    -----
-    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
-    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
-    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
-    """
-    plan = plan_partitions(
-        blocks.layout,
-        request.n_neighbors,
-        request.memory_limit,
-        algorithm=request.algorithm,
-        n_partitions=request.n_partitions,
-        remote=is_remote(scratch.path),
-    )
+    rows, passes = blocks, blocks.passes
+    details: dict[str, Any] = {"representation": representation}
     with scratch.temporary("search") as working:
-        graph = _Build(blocks, request, plan, scratch, working).run(details)
+        if n_components is not None:
+            rows, details["explained_variance"], _ = principal_rows(
+                blocks, n_components, random_state, working
+            )
+        plan = plan_partitions(
+            rows.layout, n_neighbors, request.memory_limit, algorithm=algorithm,
+            n_partitions=n_partitions, remote=is_remote(scratch.path),
+        )  # fmt: skip
+        graph = _Build(rows, request, plan, scratch, working).run(details)
         blocks.check_unchanged()
-        return graph
+    if rows is not blocks:
+        over_components = graph.details["passes"]
+        graph.details.update(passes=blocks.passes - passes, passes_over_components=over_components)
+    return graph
 
 
 @dataclass
 class _Build:
-    """One construction: its inputs, and what the steps have measured so far."""
+    """One construction of the graph of checked rows: inputs, and what the steps have measured.
+
+    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
+    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
+    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
+    """
 
     blocks: RowBlocks
     request: GraphRequest
@@ -222,8 +197,6 @@ class _Build:
     scratch_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
-    searches: int = 0
-    candidates: tuple[ArrayRef, ArrayRef] | tuple[()] = ()
     homes: ArrayRef = field(init=False)
     counts: np.ndarray = field(init=False)  # of shape (n_partitions,), int64: rows of each
 
@@ -233,57 +206,57 @@ class _Build:
         self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
         before, request = self.blocks.passes, self.request
         target = request.recall_target
-        certain = self.plan.exact and self.plan.n_partitions == 1
-        samples = None if certain else self._sample()
-        true = None
-        if samples is not None and target is not None:
-            true = self._true(samples)
+        samples = None if self.plan.exact and self.plan.n_partitions == 1 else self._sample()
+        true = None if samples is None or target is None else self._true(samples)
         eps, cells = self._first_eps(samples, true)
         effort = 1.0
-        spread: Distribution | None = None
-        for _ in range(ATTEMPTS):
+        shelves: list[Runs] = []
+        lists: tuple[ArrayRef, ArrayRef] | None = None
+        for attempt in range(ATTEMPTS):
             if cells.eps != eps:
-                cells, spread = self._cells(samples, eps), None
-            if spread is None:
-                spread = self._distribute(cells)
-            indices, distances = self._search(spread, cells, effort)
+                cells, shelves = self._cells(samples, eps), []
+            shelves = shelves or self._distribute(cells)
+            # A task of an earlier search that was given up may still write: not into new arrays.
+            self.scratch.remove(*lists or ())
+            lists = self._search(shelves, cells, effort, f"-{attempt + 1}" if attempt else "")
             if samples is None:
                 recall = RecallEstimate.certain(self.blocks.n_samples)
                 break
-            listed = scattered_rows(samples.read(0, "ids")[0], distances)
+            listed = scattered_rows(samples.read(0, "ids")[0], lists[1])
             if true is None:
                 true = self._true(samples, self.working.put("listed", listed))
             recall = estimate_recall(listed, true[1])
             logger.info("neighbor graph: %s", recall)
             if target is None or recall.low >= target:
                 break
-            eps, effort = self._more(eps, effort, recall, cells)
+            eps, effort = self._more(eps, effort, recall)
         else:
-            self._missed(recall)
+            message = (
+                f"recall_target {target} is not met after {ATTEMPTS} attempts: {recall}. Raise "
+                "memory_limit, so that there are fewer partitions, or lower recall_target."
+            )
+            if request.if_missed == "error":
+                raise ConvergenceError(message)
+            warnings.warn(message, stacklevel=3)
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        is_exact = self.counts.max() <= self.exact_rows
+        assert lists is not None  # after an attempt
+        counts, scratch = self.counts, self.scratch
+        algorithm = "exact" if counts.max() <= self.exact_rows else "pynndescent"
+        details = {
+            **details,
+            ROWS_OF_FULL_RUN: samples is not None,
+            "eps": eps if len(counts) > 1 else 0.0,
+            "effort": effort,
+            "passes": self.blocks.passes - before,
+            "rows_searched": int(counts.sum()),
+            "largest_partition": int(counts.max()),
+            "scratch_bytes": self.scratch_bytes,
+            "predicted_scratch_bytes": self.predicted_scratch,
+            "seconds": self.seconds,
+        }
         return KNNGraph(
-            indices,
-            distances,
-            self.homes,
-            request.metric,
-            "exact" if is_exact else "pynndescent",
-            len(self.counts),
-            recall,
-            self.scratch,
-            {
-                **details,
-                ROWS_OF_FULL_RUN: samples is not None,
-                "eps": eps if len(self.counts) > 1 else 0.0,
-                "effort": effort,
-                "passes": self.blocks.passes - before,
-                "rows_searched": int(self.counts.sum()),
-                "largest_partition": int(self.counts.max()),
-                "scratch_bytes": self.scratch_bytes,
-                "predicted_scratch_bytes": self.predicted_scratch,
-                "seconds": self.seconds,
-            },
+            *lists, self.homes, request.metric, algorithm, len(counts), recall, scratch, details
         )
 
     def _sample(self) -> Runs:
@@ -291,9 +264,7 @@ class _Build:
         n, state = self.blocks.n_samples, self.request.random_state
         chosen = [sample_rows(n, state)]
         if self.plan.n_partitions > 1:
-            generator = rng(state, "partition sample")
-            size = self.plan.sampled_rows
-            chosen.append(np.sort(generator.choice(n, size, replace=False, shuffle=False)))
+            chosen.append(sample_rows(n, state, self.plan.sampled_rows, "partition sample"))
         with timed(self.seconds, "sample"):
             return gather_rows(self.blocks, chosen, self.request.metric, self.working)
 
@@ -311,29 +282,23 @@ class _Build:
         cells = self._cells(samples, eps)
         if self.request.eps is None and cells.copies > _MOST_COPIES:
             cells = self._cells(samples, _DEFAULT_EPS[1])
-        if samples is None or true is None or self.plan.n_partitions == 1:
+        target = self.request.recall_target
+        if target is None or true is None or self.plan.n_partitions == 1:
             return cells.eps, cells
-        assert self.request.recall_target is not None
         with timed(self.seconds, "pilot"):
-            self.shares = self._colocation(samples, true[0], cells)
+            # A neighbor can only be found where both rows are in one partition. For sampled rows
+            # and their true neighbors that is known for any eps from the centers alone: one pass.
+            ids, where = np.unique(true[0], return_inverse=True)
+            neighbors = gather_rows(self.blocks, [ids], self.request.metric, self.working)
+            places = self.working.put("places", where.reshape(true[0].shape))
+            shared = (samples, neighbors, places)
+            [shares] = run_tasks(_colocation_task, [cells], *shared, label="pilot")
+            self.shares = np.array(shares)
         if self.request.eps is not None:
             return cells.eps, cells
         # The smallest eps that leaves the search enough room below the target.
-        lost = 1 - self.request.recall_target
-        enough = self.shares >= self.request.recall_target + lost * _LEFT_TO_SEARCH
+        enough = self.shares >= target + (1 - target) * _LEFT_TO_SEARCH
         return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
-
-    def _colocation(self, samples: Runs, true: np.ndarray, cells: Cells) -> np.ndarray:
-        """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
-
-        A neighbor can only be found where both rows are in one partition. For sampled rows and
-        their true neighbors (n_rows, n_neighbors) that is known for any eps from the centers alone.
-        """
-        working, (ids, where) = self.working, np.unique(true, return_inverse=True)
-        neighbors = gather_rows(self.blocks, [ids], self.request.metric, working)
-        places = working.put(working.unique("places"), where.reshape(true.shape))
-        [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
-        return np.array(shares)
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
@@ -344,23 +309,28 @@ class _Build:
             [cells] = run_tasks(find_cells, [eps], *shared, label="partition")
         return cells
 
-    def _distribute(self, cells: Cells) -> Distribution:
-        """Write every row to its partitions, and its own one to ``homes``: one pass over X."""
+    def _distribute(self, cells: Cells) -> list[Runs]:
+        """Write every row to its partitions, and its own one to ``homes``: one pass over X.
+
+        The rows are prepared, in partition order, copies near a boundary included: the columns
+        ``rows`` and ``ids`` of a few shelves.
+        """
         blocks, working, request = self.blocks, self.working, self.request
         self.predicted_scratch = scratch_bytes(
             blocks.layout, request.n_neighbors, cells.n_partitions, cells.copies
         )
         working.check_free("graph", self.predicted_scratch)
-        width, count = shelf_width(cells.n_partitions), self.plan.run_blocks
+        width = shelf_width(cells.n_partitions)
         n_shelves = -(-cells.n_partitions // width)
         folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
-        items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
-        shared = ((blocks.n_features, blocks.dtype), cells, request.metric, width, folders)
+        bounds = block_bounds(blocks.n_samples, self.homes.chunk_rows)
+        like = blocks.rows, blocks.n_features, blocks.dtype
+        shared = (like, cells, request.metric, width, folders, self.homes)
         with timed(self.seconds, "distribute"):
+            reader = blocks.start_pass()
             receipts = run_tasks(
-                distribute_task, list(enumerate(items)), blocks.start_pass(), *shared, self.homes,
-                label="distribute", unit="runs",
-            )  # fmt: skip
+                distribute_task, bounds, reader, *shared, label="distribute", unit="runs"
+            )
             shelves = list(zip(*receipts, strict=True))
             sizes = [sum(np.diff(receipt.offsets) for receipt in shelf) for shelf in shelves]
             self.counts = np.concatenate(sizes)[: cells.n_partitions]
@@ -370,88 +340,56 @@ class _Build:
                     f"one task can hold {self.plan.capacity_rows:,}. Set n_partitions to "
                     f"{2 * max(2, len(self.counts))} or more, or raise memory_limit."
                 )
-            runs = [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
-        return Distribution(tuple(runs), width)
+            return [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
 
     def _search(
-        self, spread: Distribution, cells: Cells, effort: float
+        self, shelves: list[Runs], cells: Cells, effort: float, suffix: str
     ) -> tuple[ArrayRef, ArrayRef]:
-        """Search the partitions and merge their results by row."""
+        """Search every partition on its own, several at a time, and merge the results by row.
+
+        With a recall target the rows stay in scratch, for another attempt.
+        """
         n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
-        # A task of an earlier search that was given up may still write: not into new arrays.
-        self.scratch.remove(*self.candidates)
-        self.searches += 1
-        suffix = f"-{self.searches}" if self.searches > 1 else ""
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, self.counts, self.blocks.n_features
         )
         rows = min(n, graph_block_rows(k))
-        with timed(self.seconds, "neighbors"):
-            results = self._results(spread, cells.partners(), effort, (rows, -(-n // rows)))
-        with timed(self.seconds, "merge"):
-            self.candidates, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
-        results.remove()
-        return self.candidates
-
-    def _results(
-        self,
-        spread: Distribution,
-        partners: np.ndarray,
-        effort: float,
-        destination: tuple[int, int],
-    ) -> Runs:
-        """Search every partition on its own, several at a time across workers.
-
-        The results have a target for each stored block of the graph. With a recall target the
-        rows stay in scratch, for another attempt.
-        """
-        request, working = self.request, self.working
-        folder = str(working.child(working.unique("results")).path)
-        groups = group_tiny(self.counts, partners, request.n_neighbors + 1)
-        sizes = np.array([self.counts[list(group)].sum() for group in groups])
-        # A group is searched while the first of its shelves is still there.
-        shelf_of = np.array([group[0] // spread.width for group in groups])
-        if sizes.max() > self.exact_rows:
-            compile_first()
-        shared = request, (self.exact_rows, effort), (folder, *destination)
+        folder = str(self.working.child(self.working.unique("results")).path)
         receipts: dict[int, Receipt] = {}
-        held = sum(runs.nbytes for runs in spread.shelves)
-        for shelf, runs in enumerate(spread.shelves):
-            # The largest first, so that no worker is left with it at the end.
-            mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
-            items = [(i, groups[i]) for i in mine]
-            parts = run_tasks(
-                search_task, items, spread, *shared, label="neighbors", unit="partitions"
-            )
-            receipts.update(zip(mine, parts, strict=True))
-            written = sum(receipt.nbytes for receipt in receipts.values())
-            self.scratch_bytes = max(self.scratch_bytes, held + written)
-            if request.recall_target is None:
-                runs.remove()
-                held -= runs.nbytes
-        return commit_runs(working, folder, [receipts[i] for i in range(len(groups))])
+        with timed(self.seconds, "neighbors"):
+            groups = group_tiny(self.counts, cells.partners(), k + 1)
+            sizes = np.array([self.counts[list(group)].sum() for group in groups])
+            # A group is searched while the first of its shelves is still there.
+            shelf_of = np.array([group[0] // shelves[0].n_targets for group in groups])
+            if sizes.max() > self.exact_rows:
+                compile_first()
+            shared = shelves, request, (self.exact_rows, effort), (folder, rows, -(-n // rows))
+            held = sum(runs.nbytes for runs in shelves)
+            for shelf, runs in enumerate(shelves):
+                # The largest first, so that no worker is left with it at the end.
+                mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
+                items = [(i, groups[i]) for i in mine]
+                parts = run_tasks(search_task, items, *shared, label="neighbors", unit="partitions")
+                receipts.update(zip(mine, parts, strict=True))
+                written = sum(receipt.nbytes for receipt in receipts.values())
+                self.scratch_bytes = max(self.scratch_bytes, held + written)
+                if request.recall_target is None:
+                    runs.remove()
+                    held -= runs.nbytes
+            results = commit_runs(self.working, folder, [receipts[i] for i in range(len(groups))])
+        with timed(self.seconds, "merge"):
+            lists, _ = merge_results(self.scratch, suffix, results, (n, k), rows)
+        results.remove()
+        return lists
 
-    def _more(
-        self, eps: float, effort: float, recall: RecallEstimate, cells: Cells
-    ) -> tuple[float, float]:
+    def _more(self, eps: float, effort: float, recall: RecallEstimate) -> tuple[float, float]:
         """Return a larger eps if boundaries lose more neighbors than the search, else effort."""
-        if self.shares is not None and cells.centers is not None:
+        if self.shares is not None:
             lost_at_boundaries = 1 - float(np.interp(eps, EPS_GRID, self.shares))
             larger = [step for step in EPS_GRID if step > eps]
             if larger and lost_at_boundaries > (1 - recall.value) / 2:
                 return larger[0], effort
         return eps, effort * MORE_EFFORT
-
-    def _missed(self, recall: RecallEstimate) -> None:
-        """Raise or log that the recall target was not met."""
-        message = (
-            f"recall_target {self.request.recall_target} is not met after {ATTEMPTS} attempts: "
-            f"{recall}. Raise memory_limit, so that there are fewer partitions, or lower "
-            "recall_target."
-        )
-        if self.request.if_missed == "error":
-            raise ConvergenceError(message)
-        warnings.warn(message, stacklevel=5)
 
 
 @contextmanager
@@ -463,26 +401,26 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
+    """Return, for every eps of the grid, the share of true neighbors within reach."""
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
     [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")
+    own = np.repeat(np.arange(len(rows)), where.shape[1])
     shares = []
     for eps in EPS_GRID:
-        ours = _membership(rows, centers, eps)
-        theirs = _membership(others, centers, eps)
-        together = 0
-        for tile in slices(len(rows), max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))):
-            together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
-        shares.append(together / where.size)
+        ours, theirs = (_membership(some, centers, eps) for some in (rows, others))
+        in_common = ours[own].multiply(theirs[where.ravel()]).sum(axis=1)
+        shares.append(float((in_common > 0).mean()))
     return shares
 
 
-def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> np.ndarray:
-    """Return which cells each row goes to, (n_rows, n_cells) bool."""
+def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> Any:
+    """Return which cells each row goes to, as CSR of shape (n_rows, n_cells)."""
+    from scipy.sparse import csr_array
+
     cells, source = assign_cells(rows, centers, eps)
-    member = np.zeros((len(rows), len(centers) - 1), dtype=bool)
-    member[source, cells] = True
-    return member
+    shape = (len(rows), len(centers) - 1)
+    return csr_array((np.ones(len(cells), np.int32), (source, cells)), shape=shape)
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:

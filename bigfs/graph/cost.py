@@ -50,19 +50,15 @@ def graph_cost(
     """
     plan = plan_partitions(shape, n_neighbors, memory_limit, algorithm=algorithm, remote=remote)
     steps = _search_steps(shape, plan, n_neighbors, recall_target)
-    products = weight in ("dot", "cosine")
+    n, k, products = shape.n_samples, n_neighbors, weight in ("dot", "cosine")
     if products:
-        edges = shape.rows * n_neighbors
-        beside = shape.read_bytes + _PRODUCT_BYTES * edges + _PRODUCT_TILES
+        beside = shape.read_bytes + _PRODUCT_BYTES * shape.rows * k + _PRODUCT_TILES
         steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
-    steps += affinity_steps(shape.n_samples, n_neighbors, weight)
-    n, k = shape.n_samples, n_neighbors
+    steps += affinity_steps(n, k, weight)
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
     scratch = scratch_bytes(shape, k, plan.n_partitions, PLANNED_COPIES)
-    united = n * k * (16 + 24) + stored
-    if products:
-        united += 8 * n * k
+    united = n * k * (16 + 24 + 8 * products) + stored
     # Where partitions are not exact, pynndescent searches them, or may.
     return StageCost(tuple(steps), max(scratch, united), stored, compiles=not plan.exact)
 
@@ -84,10 +80,9 @@ def _search_steps(
         needed = 4 * plan.sampled_rows * row_bytes
         what = f"k-means of {plan.sampled_rows:,} sampled rows"
         steps.append(Step(what, needed, 1, 0, 2 * rows.n_blocks))
-    requests = rows.n_chunks + runs * shelves
     again = 1 if recall_target is None else 2
     what = f"{plan.run_blocks} block(s) sorted by partition"
-    steps.append(Step(what, plan.shuffle_bytes, runs, 1, requests, again))
+    steps.append(Step(what, plan.shuffle_bytes, runs, 1, rows.n_chunks + runs * shelves, again))
     largest = min(n, plan.capacity_rows)
     what = f"a partition of at most {largest:,} rows x {d:,} features with its neighbor search"
     needed = plan.search_bytes(largest, d, itemsize, n_neighbors)
@@ -95,16 +90,14 @@ def _search_steps(
     steps.append(Step(what, needed, parts, 0, requests, again, seconds=seconds))
     home = graph_block_rows(n_neighbors)
     blocks = -(-n // home)
-    lists = min(n, home) * (8 * n_neighbors + 4)
-    needed = _MERGE_COPIES * lists + _MERGE_TILES
+    needed = _MERGE_COPIES * min(n, home) * (8 * n_neighbors + 4) + _MERGE_TILES
     requests = blocks * (parts + 2)
     steps.append(Step("the neighbors of a block of rows", needed, blocks, 0, requests, again))
     if not certain:
-        times = 1 if recall_target is None else 2
         what = "a block searched for the neighbors of sampled rows"
         beside = recall_bytes(rows) - rows.read_bytes
         seconds = product_seconds(min(n, SAMPLED_ROWS), n, d)
-        steps.append(pass_over(rows, what, beside, times=times, seconds=seconds))
+        steps.append(pass_over(rows, what, beside, times=again, seconds=seconds))
     return steps
 
 

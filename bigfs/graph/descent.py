@@ -28,7 +28,7 @@ from bigfs.blocks.kernels import slices
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.core.threads import compiled
-from bigfs.graph.local import nearest, search_exact
+from bigfs.graph.local import nearest, search_exact, share_listed
 
 logger = logging.getLogger("bigfs")
 
@@ -73,31 +73,19 @@ def search_prepared(
     """
     if len(rows) <= max(exact_rows, 2 * SEARCH_WIDTH, 2 * (n_neighbors + 1)):
         return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
-    width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
-    indices, squared = _search_pynndescent(rows, n_neighbors, seed, width)
-    short = np.flatnonzero(indices[:, -1] < 0)
-    if len(short):
-        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
-    return indices, squared
-
-
-def _search_pynndescent(
-    rows: np.ndarray, n_neighbors: int, seed: int, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
     if len(rows) >= MAX_ROWS:
         raise InputError(
             f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
             "lower memory_limit, so that the rows are divided into more partitions."
         )
+    width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
     wider = int(PROJECTED_WIDTH * width)
     data = projected_rows(rows, n_neighbors, wider, seed)
-    if data is not None:
-        width = wider
-    else:
+    if data is None:
+        wider = width
         data = rows if rows.dtype == np.float32 else _in_float32(rows, rows.mean(axis=0))
     with _numba_lock:
-        candidates = descend(data, width, seed)
+        candidates = descend(data, wider, seed)
         del data
     # Sums may be reordered for speed.
     squares = compiled(_squares, "reassoc", "contract")
@@ -106,7 +94,10 @@ def _search_pynndescent(
     for tile in slices(len(rows), _TILE_ROWS):
         far = squares(rows, tile.start, candidates[tile])
         indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
-    indices[np.isinf(squared)] = -1
+    # Of rows with too few neighbors all are searched again.
+    short = np.flatnonzero(np.isinf(squared[:, -1]))
+    if len(short):
+        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
     return indices, squared
 
 
@@ -122,10 +113,7 @@ def _in_float32(
     center = center.astype(rows.dtype)
     for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
         tile = (rows[part] - center).astype(np.float32, copy=False)
-        if components is None:
-            out[part] = tile
-        else:
-            np.matmul(tile, components, out=out[part])
+        out[part] = tile if components is None else tile @ components
     return out
 
 
@@ -179,11 +167,9 @@ def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) ->
     true, _ = search_exact(rows, n_neighbors, rows[tests], tests)
     projected = _in_float32(rows, mean, components)
     for share in _SHARES:
-        p = min(most, d // share)
-        narrow = projected[:, :p]
+        narrow = projected[:, : min(most, d // share)]
         candidates, _ = search_exact(narrow, width, narrow[tests], tests)
-        held = np.mean([np.isin(t, f).mean() for t, f in zip(true, candidates, strict=True)])
-        if held >= _ENOUGH:
+        if share_listed(candidates, true).mean() >= _ENOUGH:
             return np.ascontiguousarray(narrow)
     return None
 
@@ -232,8 +218,7 @@ def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
                 n_jobs=1,
                 random_state=derive_seed(seed, "pynndescent") & 0x7FFFFFFF,
             )
-        neighbors: np.ndarray = index.neighbor_graph[0]
-        return neighbors
+        return np.asarray(index.neighbor_graph[0])
     finally:
         numba.set_num_threads(threads)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -51,32 +50,32 @@ def without_copies(
     if not n_copied:
         return graph
     words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
+    note = f"{words}: their neighbors in the graph are copies of them."
     if n_copied <= COPIED_SHARE * n:
-        return _noted(graph, f"{words}: their neighbors in the graph are copies of them.")
+        return _noted(graph, note)
     limit = parse_bytes(settings.get("memory_limit") or DEFAULT_MEMORY_LIMIT)
     if _TASK_BYTES * n > task_budget(limit):
         needed = format_limit(limit_for(_TASK_BYTES * n))
-        return _noted(
-            graph,
-            f"{words}: their neighbors in the graph are copies of them. A memory_limit of "
-            f"'{needed}' would have their neighbors searched among the rows that differ.",
-        )
+        remedy = f"A memory_limit of '{needed}' would have their neighbors searched among the rows"
+        return _noted(graph, f"{note} {remedy} that differ.")
     with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
-        ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
-        [n_distinct] = run_tasks(_distinct_task, [str(ids)], hashes, place, label="copies")
+        place = working.create("place", (n,), np.int32, blocks.rows)
+        [ids] = run_tasks(_distinct_task, [str(working.path)], hashes, place, label="copies")
+        n_distinct = ids.shape[0]
         if n_distinct < 2:
             return _noted(graph, f"All {n:,} rows are equal: no feature distinguishes them.")
-        n_neighbors = min(graph.n_neighbors, n_distinct - 1)
-        rows = RowBlocks.from_any(
-            _rows_of(blocks, ArrayRef.at(ids), working).path, scratch=working.child("rows")
-        )
-        settings["n_neighbors"] = n_neighbors
+        shape = n_distinct, blocks.n_features
+        stored = working.create("distinct.zarr", shape, blocks.dtype, blocks.rows)
+        bounds, shared = block_bounds(n_distinct, stored.chunk_rows), (blocks.rows, ids, stored)
+        run_tasks(_copy_rows, bounds, blocks.start_pass(), *shared, label="copies")
+        rows = RowBlocks.from_any(stored.path, scratch=working.child("rows"))
+        settings["n_neighbors"] = min(graph.n_neighbors, n_distinct - 1)
         distinct = knn_graph(rows, **settings, scratch=working.child("graph"))
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
-            _spread(distinct, ArrayRef.at(ids), place, graph, scratch),
+            _spread(distinct, ids, place, graph, scratch),
             f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
             "copy takes those of the row that it equals.",
         )
@@ -108,37 +107,25 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     hashes.write(first_row, out)
 
 
-def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
-    """Write the first row of all that are equal, and where each row is among these."""
+def _distinct_task(folder: str, hashes: ArrayRef, place: ArrayRef) -> ArrayRef:
+    """Store the first row of all that are equal, and where each row is among these."""
     values = hashes.load()
-    order = np.lexsort((np.arange(len(values)), values[:, 1], values[:, 0]))
+    order = np.lexsort((values[:, 1], values[:, 0]))  # equal rows stay in order
     ordered = values[order]
-    is_first = np.ones(len(values), dtype=bool)
-    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    group = np.cumsum(is_first) - 1
-    first = order[is_first]
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first))
-    group_of_row = np.empty(len(values), dtype=np.int32)
-    group_of_row[order] = rank[group]
-    place.write(0, group_of_row)
-    folder, _, name = ids.rpartition("/")
-    Scratch(folder).put(name, np.sort(first))
-    return len(first)
-
-
-def _rows_of(blocks: RowBlocks, ids: ArrayRef, working: Scratch) -> ArrayRef:
-    """Store some rows, ascending; each task writes a chunk and reads what it needs of X."""
-    shape = (ids.shape[0], blocks.n_features)
-    out = working.create("distinct.zarr", shape, blocks.dtype, blocks.rows)
-    bounds = block_bounds(shape[0], out.chunk_rows)
-    run_tasks(_copy_rows, bounds, blocks.start_pass(), blocks.rows, ids, out, label="copies")
-    return out
+    begins = np.ones(len(values), dtype=bool)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    del ordered
+    first = np.empty_like(order)  # for each row the first that equals it
+    first[order] = order[begins][np.cumsum(begins) - 1]
+    is_first = first == np.arange(len(values))
+    place.write(0, (np.cumsum(is_first, dtype=np.int32) - 1)[first])
+    return Scratch(folder).put("ids", np.flatnonzero(is_first))
 
 
 def _copy_rows(
     bounds: tuple[int, int], reader: BlockReader, rows: int, ids: ArrayRef, out: ArrayRef
 ) -> None:
+    """Write a chunk of rows, ascending, and read what it needs of X."""
     wanted, parts = ids.read(*bounds), []
     for home in np.unique(wanted // rows):
         in_block = wanted[wanted // rows == home]
@@ -157,23 +144,18 @@ def _spread(
         "distances_ref": scratch.create("distances-distinct", shape, np.float32, rows),
         "partitions_ref": scratch.create("partitions", (n,), np.int32, rows),
     }
-    sources = tuple(getattr(distinct, name) for name in refs)
-    shared = (sources, ids, place, tuple(refs.values()))
-    run_tasks(_spread_task, graph.row_bounds, *shared, label="copies")
+    pairs = [(getattr(distinct, name), out) for name, out in refs.items()]
+    run_tasks(_spread_task, graph.row_bounds, pairs, ids, place, label="copies")
     details = {**distinct.details, "n_distinct": ids.shape[0]}
     details["passes"] += graph.details["passes"] + _PASSES
     return replace(distinct, **refs, scratch=scratch, details=details)
 
 
 def _spread_task(
-    bounds: tuple[int, int],
-    sources: Iterable[ArrayRef],
-    ids: ArrayRef,
-    place: ArrayRef,
-    refs: tuple[ArrayRef, ...],
+    bounds: tuple[int, int], pairs: list[tuple[ArrayRef, ArrayRef]], ids: ArrayRef, place: ArrayRef
 ) -> None:
-    """Write a block of rows of each array."""
+    """Write a block of rows of each array, the first of which has numbers of rows."""
     wanted = place.read(*bounds)
-    for source, out in zip(sources, refs, strict=True):
+    for source, out in pairs:
         values = source.take(wanted)
-        out.write(bounds[0], ids.load()[values].astype(np.int32) if out is refs[0] else values)
+        out.write(bounds[0], ids.load()[values] if out is pairs[0][1] else values)

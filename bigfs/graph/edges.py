@@ -66,10 +66,21 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     n_groups : int, default=1
         Groups of columns of sparse data.
     """
-    if blocks.sparse:
-        return _by_columns(blocks, W, n_groups)
-    reader = blocks.start_pass()
-    return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
+    if not blocks.sparse:
+        reader = blocks.start_pass()
+        return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
+    shape, entries = (blocks.n_samples, blocks.n_features), write_groups(blocks, n_groups)
+    try:
+        shared = (n_groups, entries, W, shape, tuple(blocks.bounds))
+        parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
+    finally:
+        entries.remove()
+    sums = np.empty((3, blocks.n_features))
+    for group, part in enumerate(parts):  # each takes every n-th column
+        sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
+    if blocks.offset is not None:
+        sums[1] += blocks.offset
+    return EdgeMoments(sums[0], parts[0].weight, sums[1], sums[2])
 
 
 def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
@@ -116,22 +127,6 @@ def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
     return max(opening, 12 * entries + edges + edge_bytes(block)) + 16 * shape.n_samples
 
 
-def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
-    """Return the sums of sparse data: a task for each group, which takes every n-th column."""
-    shape, entries = (blocks.n_samples, blocks.n_features), write_groups(blocks, n_groups)
-    try:
-        shared = (n_groups, entries, W, shape, tuple(blocks.bounds))
-        parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
-    finally:
-        entries.remove()
-    sums = np.empty((3, blocks.n_features))
-    for group, part in enumerate(parts):
-        sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
-    if blocks.offset is not None:
-        sums[1] += blocks.offset
-    return EdgeMoments(sums[0], parts[0].weight, sums[1], sums[2])
-
-
 def _column_task(
     group: int,
     n_groups: int,
@@ -175,7 +170,7 @@ def _edges_once(
 def _edge_task(
     bounds: tuple[int, int], reader: BlockReader, W: AffinityMatrix, rows: int
 ) -> EdgeMoments:
-    """Sum over the edges whose smaller end is in one block."""
+    """Sum over the edges whose smaller end is in one block, and over its rows."""
     start, stop = bounds
     X = reader.read(start, stop)
     heads, tails, weights = _edges_once(W, start, stop)
@@ -184,7 +179,20 @@ def _edge_task(
         smoothness += _edge_sum(
             X, heads[in_block] - start, Z, tails[in_block] - first, weights[in_block]
         )
-    return _with_spread(X, W.degrees.read(start, stop), smoothness)
+    degrees = W.degrees.read(start, stop)
+    weight = float(degrees.sum())
+    mean = np.zeros(X.shape[1])
+    for part in row_tiles(*X.shape):
+        mean += degrees[part] @ X[part].astype(np.float64)
+    mean /= weight
+    # The rounded mean of equal values can differ from them in the last bit.
+    constant = (X == X[0]).all(axis=0)
+    mean[constant] = X[0, constant]
+    spread = np.zeros(X.shape[1])
+    for part in row_tiles(*X.shape):
+        tile = X[part] - mean
+        spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
+    return EdgeMoments(smoothness, weight, mean, spread)
 
 
 def _blocks_of(
@@ -216,46 +224,25 @@ def _edge_sum(
     return total
 
 
-def _with_spread(X: np.ndarray, degrees: np.ndarray, smoothness: np.ndarray) -> EdgeMoments:
-    """Add the degree-weighted moments of a block to its edge sums."""
-    weight = float(degrees.sum())
-    mean = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        mean += degrees[part] @ X[part].astype(np.float64)
-    mean /= weight
-    # The rounded mean of equal values can differ from them in the last bit.
-    constant = (X == X[0]).all(axis=0)
-    mean[constant] = X[0, constant]
-    spread = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        tile = X[part] - mean
-        spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
-    return EdgeMoments(smoothness, weight, mean, spread)
-
-
 def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
     weight = a.weight + b.weight
     delta = b.mean - a.mean
-    return EdgeMoments(
-        a.smoothness + b.smoothness,
-        weight,
-        a.mean + delta * (b.weight / weight),
-        a.spread + b.spread + delta**2 * (a.weight * b.weight / weight),
-    )
+    mean = a.mean + delta * (b.weight / weight)
+    spread = a.spread + b.spread + delta**2 * (a.weight * b.weight / weight)
+    return EdgeMoments(a.smoothness + b.smoothness, weight, mean, spread)
 
 
 def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:
     """Write the entries of all rows, sorted by group of columns: one pass."""
     scratch = blocks.scratch
-    folder = scratch.path / scratch.unique("columns")
-    folder.mkdir(parents=True)
+    folder = str(scratch.child(scratch.unique("columns")).path)
     per_run = _blocks_per_run(blocks.layout, n_groups)
     bounds = block_bounds(blocks.n_samples, per_run * blocks.rows)
-    shared = (blocks.start_pass(), blocks.rows, n_groups, str(folder))
+    shared = (blocks.start_pass(), blocks.rows, n_groups, folder)
     receipts = run_tasks(
         _write_task, list(enumerate(bounds)), *shared, label="columns", unit="files"
     )
-    return commit_runs(scratch, str(folder), receipts)
+    return commit_runs(scratch, folder, receipts)
 
 
 def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
@@ -267,9 +254,8 @@ def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
     del rows
     if indptr[-1] < 2**31:
         indptr = indptr.astype(np.int32)
-    return csr_array(
-        (values.astype(np.float64, copy=False), columns, indptr), shape=(n_samples, width)
-    )
+    values = values.astype(np.float64, copy=False)
+    return csr_array((values, columns, indptr), shape=(n_samples, width))
 
 
 def _blocks_per_run(shape: Shape, n_groups: int) -> int:
@@ -291,18 +277,9 @@ def _write_task(
     return write_run(folder, run, groups, n_groups, values)
 
 
-@dataclass(frozen=True)
-class EdgeProducts:
-    """Products along the edges of a neighbor graph."""
-
-    values: ArrayRef  # of shape (n_samples, n_neighbors), float64: of each row with its neighbors
-    least: float  # the least positive one, 0 if there is none
-    n_unlike: int  # rows whose products with all their neighbors are zero: rows of zeros, above all
-
-
 def edge_products(
     blocks: RowBlocks, indices: ArrayRef, weight: str, working: Scratch
-) -> EdgeProducts:
+) -> tuple[ArrayRef, float, int]:
     """Return the product of every row with each of its neighbors.
 
     Each block is one task, which also reads the rows that its edges lead to, of one other block
@@ -316,13 +293,21 @@ def edge_products(
         ``x'y``, or ``x'y / (|x| |y|)``, which is zero for a row of zeros.
     working : Scratch
         Where the values are stored.
+
+    Returns
+    -------
+    values : ArrayRef of shape (n_samples, n_neighbors), float64
+        Of each row with its neighbors.
+    least : float
+        The least positive one, 0 if there is none.
+    n_unlike : int
+        Rows whose products with all their neighbors are zero: rows of zeros, above all.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
     shared = (blocks.start_pass(), indices, blocks.rows, weight == "cosine", values)
     results = run_tasks(_product_task, blocks.bounds, *shared, label="products", unit="blocks")
-    least = min(block_least for block_least, _ in results)
-    n_unlike = sum(block_unlike for _, block_unlike in results)
-    return EdgeProducts(values, least if np.isfinite(least) else 0.0, n_unlike)
+    least, n_unlike = zip(*results, strict=True)
+    return values, min(least) if np.isfinite(min(least)) else 0.0, sum(n_unlike)
 
 
 def _product_task(

@@ -15,6 +15,9 @@ from bigfs.graph.recall import RecallEstimate
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
+# What the record of a graph has beside its recall, its arrays and its details.
+_ABOUT = ("metric", "algorithm", "n_neighbors", "n_partitions")
+
 
 def check_mode(mode: str) -> None:
     """Raise InputError for a kind of matrix that a graph is not returned as."""
@@ -111,43 +114,33 @@ class KNNGraph(Kept):
         from scipy.sparse import csr_array
 
         check_mode(mode)
-        n, k = self.indices_ref.shape
         self.check_fits(memory_limit)
-        data = (
-            self.distances_ref.load().ravel()
-            if mode == "distance"
-            else np.ones(n * k, dtype=np.float32)
-        )
+        n, k = self.indices_ref.shape
+        data = self.distances_ref.load() if mode == "distance" else np.ones((n, k), np.float32)
         indptr = np.arange(n + 1, dtype=np.int64 if n * k >= 2**31 else np.int32) * k
-        return csr_array((data, self.indices_ref.load().ravel(), indptr), shape=(n, n))
+        return csr_array((data.ravel(), self.indices_ref.load().ravel(), indptr), shape=(n, n))
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the arrays, as JSON values."""
-        return {
-            "metric": self.metric,
-            "algorithm": self.algorithm,
-            "n_neighbors": self.n_neighbors,
-            "n_partitions": self.n_partitions,
-            "recall": self.recall_.as_dict(),
-            "arrays": [
-                ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)
-            ],
-            **self.details,
-        }
+        about = {name: getattr(self, name) for name in _ABOUT}
+        arrays = [ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)]
+        return {**about, "recall": self.recall_.as_dict(), "arrays": arrays, **self.details}
 
     @classmethod
     def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
-        known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall", "arrays"}
-        indices, distances = (plain_name(name, path) for name in stored["arrays"])
+        details = dict(stored)
+        names = [*(plain_name(name, path) for name in details.pop("arrays")), "partitions"]
+        indices, distances, partitions = (ArrayRef.at(as_location(path) / name) for name in names)
+        about = {name: details.pop(name) for name in _ABOUT}
+        del about["n_neighbors"]  # the arrays have it
+        recall, scratch = RecallEstimate(**details.pop("recall")), Scratch(path)
         return cls(
-            ArrayRef.at(as_location(path) / indices),
-            ArrayRef.at(as_location(path) / distances),
-            ArrayRef.at(as_location(path) / "partitions"),
-            stored["metric"],
-            stored["algorithm"],
-            stored["n_partitions"],
-            RecallEstimate(**stored["recall"]),
-            Scratch(path),
-            {name: value for name, value in stored.items() if name not in known},
+            indices,
+            distances,
+            partitions,
+            **about,
+            recall_=recall,
+            scratch=scratch,
+            details=details,
         )

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import slices
-from bigfs.core.errors import InputError, check_choice, check_count
+from bigfs.core.errors import InputError, check_count
 from bigfs.core.text import FROM_0
 
+# Partitions by centroids serve these.
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
@@ -31,11 +32,6 @@ _RANKED_PAIRS = 2**18
 _MERGED_ENTRIES = 2**20
 # Distances that differ by no more than this share are equal: it is the last bit of float32.
 _EQUAL = 2.0**-23
-
-
-def check_metric(metric: str) -> None:
-    """Raise InputError for a metric that partitions by centroids do not serve."""
-    check_choice("metric", metric, METRICS)
 
 
 def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
@@ -56,7 +52,15 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         If a row is zero (cosine) or constant (correlation): it has no direction; or if values
         are so large that distances leave the range of float32.
     """
-    _check_range(X, ids)
+    ids = np.arange(len(X)) if ids is None else ids
+    # Distances between such values of float64 leave the range of float32.
+    if X.dtype != np.float32 and X.size and max(X.max(), -X.min()) > _LARGEST:
+        row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
+        raise InputError(
+            f"Row {ids[row]}, column {column} is {X[row, column]:.3g}: distances between such rows "
+            "are above 3e38, the range of float32. Scale the data, for instance with preprocess "
+            f"'standardize'. {FROM_0}"
+        )
     if metric == "euclidean":
         return X
     out = np.empty(X.shape, X.dtype)
@@ -69,28 +73,14 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         # Rounding leaves a constant row with a residue of the mean.
         lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
         if lost.any():
-            row = part.start + int(lost.argmax())
-            row = row if ids is None else int(ids[row])
+            number = ids[part][lost.argmax()]
             kind = "zero" if metric == "cosine" else "constant"
             raise InputError(
-                f"Row {row} is {kind} in every feature and has no {metric} distance to other "
+                f"Row {number} is {kind} in every feature and has no {metric} distance to other "
                 f"rows. Remove such rows or set metric to 'euclidean'. {FROM_0}"
             )
         out[part] = tile / norms[:, None]
     return out
-
-
-def _check_range(X: np.ndarray, ids: np.ndarray | None) -> None:
-    """Raise InputError for values whose distances cannot be told in float32."""
-    if X.dtype == np.float32 or not X.size or max(X.max(), -X.min()) <= _LARGEST:
-        return
-    row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
-    number = row if ids is None else ids[row]
-    raise InputError(
-        f"Row {number}, column {column} is {X[row, column]:.3g}: distances between such rows are "
-        "above 3e38, the range of float32. Scale the data, for instance with preprocess "
-        f"'standardize'. {FROM_0}"
-    )
 
 
 def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
@@ -153,7 +143,7 @@ def search_exact(
         reach = None
     is_narrow = reach is not None and _largest_square(rows, queries) <= _LARGEST_SQUARE
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
-    precision = np.finfo(np.float32 if is_narrow else np.float64)
+    precision = np.finfo(dtype)
     center = rows.mean(axis=0, dtype=np.float64)
     spans = list(slices(n, max(1, _WIDE_BYTES // (8 * rows.shape[1]))))
     kept = _from_center(rows, center, dtype) if len(spans) == 1 else None
@@ -215,26 +205,13 @@ def _rank(
         ids = np.full((len(counts[tile]), widest), -1)
         far = np.full(ids.shape, np.inf)
         ids[query, place] = row
-        far[query, place] = pair_squares(rows, queries[tile], query, row)
+        part = queries[tile]
+        # From the differences, in float64.
+        for pairs in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
+            gaps = part[query[pairs]].astype(np.float64) - rows[row[pairs]]
+            far[query[pairs], place[pairs]] = np.einsum("ij,ij->i", gaps, gaps)
         best, values = nearest(ids, far, min(k, widest), power=2)
         indices[tile, : best.shape[1]], squared[tile, : best.shape[1]] = best, values
-
-
-def pair_squares(
-    rows: np.ndarray, queries: np.ndarray, query: np.ndarray, row: np.ndarray
-) -> np.ndarray:
-    """Return squared distances of pairs of rows, (n_pairs,) float64, from the differences."""
-    squared = np.empty(len(query))
-    for tile in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
-        gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
-        squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
-    return squared
-
-
-def differs(nearer: np.ndarray, farther: np.ndarray, power: int = 1) -> np.ndarray:
-    """Say where distances, to a power of 1 or 2, are farther than others by more than rounding."""
-    with np.errstate(over="ignore"):
-        return np.asarray(farther > nearer * (1 + power * _EQUAL))
 
 
 def nearest(
@@ -254,7 +231,8 @@ def nearest(
     order = np.argsort(distances, axis=1, kind="stable")
     ids = np.take_along_axis(ids, order, axis=1)
     distances = np.take_along_axis(distances, order, axis=1)
-    beyond = differs(distances[:, :-1], distances[:, 1:], power)
+    with np.errstate(over="ignore"):
+        beyond = distances[:, 1:] > distances[:, :-1] * (1 + power * _EQUAL)
     tied = np.flatnonzero(~beyond[:, :n_neighbors].all(axis=1))
     if len(tied):
         group = np.zeros((len(tied), ids.shape[1]), dtype=np.int64)
@@ -297,25 +275,24 @@ def merge_neighbors(
         ids = neighbors[lists].reshape(len(part), -1)
         far = distances[lists]
         far[~present] = np.inf
-        indices[part], merged[part] = _best_distinct(ids, far.reshape(len(part), -1), k)
+        far = far.reshape(len(part), -1)
+        by_id = np.lexsort((far, ids), axis=1)
+        ids = np.take_along_axis(ids, by_id, axis=1)
+        far = np.take_along_axis(far, by_id, axis=1)
+        far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf  # each neighbor counts once
+        indices[part], merged[part] = nearest(ids, far, k)
     return indices, merged
-
-
-def _best_distinct(ids: np.ndarray, far: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k first of each row by (distance, id), each id once."""
-    order = np.lexsort((far, ids), axis=1)
-    ids = np.take_along_axis(ids, order, axis=1)
-    far = np.take_along_axis(far, order, axis=1)
-    far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf
-    return nearest(ids, far, k)
 
 
 def merge_exact(
     a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest neighbors of the same queries in two blocks."""
-    count = len(a[0])
-    rows = np.tile(np.arange(count), 2)
-    return merge_neighbors(
-        rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
-    )
+    rows = np.tile(np.arange(len(a[0])), 2)
+    neighbors, distances = map(np.concatenate, zip(a, b, strict=True))
+    return merge_neighbors(rows, neighbors, distances, 0, len(a[0]))
+
+
+def share_listed(listed: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the share of each row's true neighbors that are among those listed."""
+    return np.array([np.isin(t, f).mean() for f, t in zip(listed, true, strict=True)])

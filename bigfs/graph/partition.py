@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import row_tiles
 from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError, check_choice, check_count
@@ -25,7 +25,7 @@ from bigfs.graph.descent import (
     SEARCH_WIDTH,
     most_components,
 )
-from bigfs.graph.local import ALGORITHMS, check_metric
+from bigfs.graph.local import ALGORITHMS, METRICS
 from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -73,7 +73,7 @@ class GraphRequest:
 
     def __post_init__(self) -> None:
         """Raise InputError for an option out of its range."""
-        check_metric(self.metric)
+        check_choice("metric", self.metric, METRICS)
         check_choice("algorithm", self.algorithm, ALGORITHMS)
         eps, target = self.eps, self.recall_target
         if eps is not None and not 0 <= eps <= 10:
@@ -194,19 +194,15 @@ def plan_partitions(
         )
     if n_partitions is not None:
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit)
-    sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
-    sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
+    sampled = 0
+    if fewest > 1:
+        sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest), budget // (4 * d * itemsize))
+        sampled = max(sampled, min(n, 16 * fewest))
     block_bytes = shape.block_rows * d * itemsize
     slice_bytes = _REMOTE_SLICE_BYTES if remote else _SLICE_BYTES
     run_blocks = max(1, min(slice_bytes * fewest, budget // 4) // block_bytes)
-    return PartitionPlan(
-        fewest,
-        capacity,
-        exact,
-        sampled if fewest > 1 else 0,
-        run_blocks,
-        (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES,
-    )
+    shuffle_bytes = (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES
+    return PartitionPlan(fewest, capacity, exact, sampled, run_blocks, shuffle_bytes)
 
 
 def _rows_within(
@@ -291,28 +287,26 @@ def assign_cells(
     width = min(len(offsets), 1 + MAX_COPIES)
     own = np.empty(len(rows), dtype=np.int64)
     cells, source = [own], [np.arange(len(rows))]
-    step = tile_rows(max(rows.shape[1], len(offsets)))
-    for begin in range(0, len(rows), step):
-        tile = rows[begin : begin + step] - origin
+    for part in row_tiles(len(rows), max(rows.shape[1], len(offsets))):
+        tile = rows[part] - origin
         squared = tile @ (-2 * offsets.T)
         squared += norms
-        own[begin : begin + len(tile)] = squared.argmin(axis=1)
+        own[part] = squared.argmin(axis=1)
         if width == 1 or eps == 0:
             continue
         squared += np.einsum("ij,ij->i", tile, tile)[:, None]
         np.maximum(squared, 0, out=squared)
         reach = squared.min(axis=1) * (1 + eps) ** 2
         near = squared <= reach[:, None]
-        near[np.arange(len(tile)), own[begin : begin + len(tile)]] = False
+        near[np.arange(len(tile)), own[part]] = False
         many = np.flatnonzero(near.sum(axis=1) >= width)
-        if len(many):
-            nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
-            keep = np.zeros((len(many), len(offsets)), dtype=bool)
-            np.put_along_axis(keep, nearest, True, axis=1)
-            near[many] &= keep
+        nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
+        keep = np.zeros((len(many), len(offsets)), dtype=bool)
+        np.put_along_axis(keep, nearest, True, axis=1)
+        near[many] &= keep
         copied, where = np.nonzero(near)
         cells.append(where)
-        source.append(copied + begin)
+        source.append(copied + part.start)
     return np.concatenate(cells), np.concatenate(source)
 
 
@@ -332,43 +326,15 @@ def find_cells(
     generator = rng(request.random_state, "partitions")
     origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     rows = rows - origin
+    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     centers = cluster_rows(rows, plan.n_partitions, generator)
-    smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
-    limits = smallest, plan.capacity_rows / _SAMPLE_ERROR
-    centers, parts = _balance(rows, centers, eps, n_samples / len(rows), limits, generator)
-    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
-    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
-    norms = np.einsum("ij,ij->i", centers, centers)
-    gaps = norms[:, None] + norms - 2 * centers @ centers.T
-    np.fill_diagonal(gaps, np.inf)
-    scratch = Scratch(folder)
-    stored = np.concatenate([origin[None], centers])
-    return Cells(
-        scratch.put(scratch.unique("centers"), stored),
-        tuple(parts.tolist()),
-        tuple(gaps.argmin(axis=1).tolist()),
-        eps,
-        len(cells) / len(rows),
-    )
-
-
-def _balance(
-    rows: np.ndarray,
-    centers: np.ndarray,
-    eps: float,
-    scale: float,
-    limits: tuple[float, float],
-    generator: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return centers and parts whose partitions hold neither too few rows nor too many.
-
-    ``scale`` is the number of rows that a row of the sample stands for.
-    """
-    smallest, largest = limits
-    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     parts = np.ones(len(centers), dtype=np.int64)
+    # Partitions are to hold neither too few rows nor too many; a row of the sample stands for
+    # ``scale`` of them.
+    smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
+    largest, scale = plan.capacity_rows / _SAMPLE_ERROR, n_samples / len(rows)
     for turn in range(_ROUNDS):
-        cells, source = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
+        cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
         home = cells[: len(rows)]
         sizes = np.bincount(cells, minlength=len(centers)) * scale
         alone = np.bincount(home, minlength=len(centers)) * scale
@@ -388,10 +354,16 @@ def _balance(
                 continue
             divided.append(halves[1])
             centers[cell] = halves[0]
-        if divided:
-            centers = np.concatenate([centers, divided])
-            parts = np.concatenate([parts, np.ones(len(divided), dtype=np.int64)])
-    return centers, parts
+        centers = np.concatenate([centers, *(center[None] for center in divided)])
+        parts = np.concatenate([parts, np.ones(len(divided), dtype=np.int64)])
+    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
+    norms = np.einsum("ij,ij->i", centers, centers)
+    gaps = norms[:, None] + norms - 2 * centers @ centers.T
+    np.fill_diagonal(gaps, np.inf)
+    nearest = tuple(gaps.argmin(axis=1).tolist())
+    scratch = Scratch(folder)
+    stored = scratch.put(scratch.unique("centers"), np.concatenate([origin[None], centers]))
+    return Cells(stored, tuple(parts.tolist()), nearest, eps, len(cells) / len(rows))
 
 
 def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[tuple[int, ...]]:
@@ -404,19 +376,15 @@ def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[
         Whom a partition joins.
     smallest : int
     """
-    groups = [{partition} for partition in range(len(counts))]
-    member = list(range(len(counts)))
+    group = np.arange(len(counts))
     for partition in np.argsort(counts, kind="stable"):
-        mine = member[partition]
-        if sum(int(counts[p]) for p in groups[mine]) >= smallest:
-            continue
-        other = member[partners[partition]]
-        if other == mine:
-            outside = (g for g in range(len(groups)) if groups[g] and g != mine)
-            other = next(outside, mine)
-        if other != mine:
-            for moved in groups[mine]:
-                member[moved] = other
-            groups[other] |= groups[mine]
-            groups[mine] = set()
-    return [tuple(sorted(group)) for group in groups if group]
+        if counts[partition] >= smallest:
+            break  # as have all that follow
+        mine = group == group[partition]
+        if counts[mine].sum() < smallest:
+            outside = group[~mine]
+            other = group[partners[partition]]
+            if mine[partners[partition]] and len(outside):
+                other = outside.min()
+            group[mine] = other
+    return [tuple(np.flatnonzero(group == number).tolist()) for number in np.unique(group)]

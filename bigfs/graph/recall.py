@@ -69,12 +69,12 @@ class RecallEstimate:
         return asdict(self)
 
 
-def sample_rows(n_samples: int, random_state: int, count: int = SAMPLED_ROWS) -> np.ndarray:
-    """Return the sorted numbers of the rows to check."""
-    if n_samples <= count:
-        return np.arange(n_samples)
-    chosen = rng(random_state, "recall").choice(n_samples, count, replace=False, shuffle=False)
-    return np.sort(chosen)
+def sample_rows(
+    n_samples: int, random_state: int, count: int = SAMPLED_ROWS, purpose: str = "recall"
+) -> np.ndarray:
+    """Return the sorted numbers of some rows, or of all: those to check, or for another purpose."""
+    generator, count = rng(random_state, purpose), min(count, n_samples)
+    return np.sort(generator.choice(n_samples, count, replace=False, shuffle=False))
 
 
 def true_neighbors(
@@ -108,12 +108,8 @@ def true_neighbors(
 
 def scattered_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
     """Return stored rows of some numbers, which a worker reads block by block."""
-    [rows] = run_tasks(_read_rows, [ids], values, label="rows")
+    [rows] = run_tasks(ArrayRef.take, [values], ids, label="rows")
     return np.asarray(rows)
-
-
-def _read_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
-    return values.take(np.asarray(ids))
 
 
 def neighbors_of(
@@ -135,11 +131,9 @@ def neighbors_of(
     distances : ndarray of shape (n_queries, n_neighbors), float32
     """
     prepared = prepare_rows(np.asarray(queries, dtype=blocks.dtype), metric)
-    ref = blocks.scratch.put(blocks.scratch.unique("queries"), prepared)
-    try:
+    with blocks.scratch.temporary("queries") as working:
+        ref = working.put("rows", prepared)
         return blocks.reduce(_query_kernel, merge_exact, ref, n_neighbors, metric, label="queries")
-    finally:
-        blocks.scratch.remove(ref)
 
 
 def _query_kernel(
@@ -215,20 +209,18 @@ def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
 
 
 def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
-    """Return the recall from the share of k true neighbors that each row has."""
-    value, n_rows = float(per_row.mean()), len(per_row)
-    low, high = _wilson(value, float(per_row.var()), n_rows, k)
-    return RecallEstimate(value, low, high, n_rows)
+    """Return the recall from the share of k true neighbors that each row has.
 
-
-def _wilson(value: float, variance: float, n_rows: int, k: int) -> tuple[float, float]:
-    """Return Wilson's interval, with as many trials as the rows' variance says they are worth."""
+    The interval is Wilson's, with as many trials as the rows' variance says they are worth.
+    """
+    value, variance, n_rows = float(per_row.mean()), float(per_row.var()), len(per_row)
     trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
     trials = min(max(trials, 1.0), float(n_rows * k))
     z2 = _NORMAL_QUANTILE**2 / trials
     center = (value + z2 / 2) / (1 + z2)
     half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
-    return max(0.0, float(center - half)), min(1.0, float(center + half))
+    low, high = max(0.0, float(center - half)), min(1.0, float(center + half))
+    return RecallEstimate(value, low, high, n_rows)
 
 
 def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:
@@ -243,26 +235,3 @@ def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
         return ()
     rows, *true = (ArrayRef.at(scratch.path / name) for name in (ROWS_OF_FULL_RUN, *KEPT[1:]))
     return rows.load(), *true
-
-
-def choose_checked(
-    known: tuple[ArrayRef, ...], sizes: tuple[int, int, float], generator: np.random.Generator
-) -> np.ndarray:
-    """Return the places in a sample of the rows to check: those known, and as many of new ones.
-
-    Parameters
-    ----------
-    known : tuple of ArrayRef
-        What `KEPT` names, of the former graph; none at first.
-    sizes : tuple of (int, int, float)
-        Of the former sample and of the new one, and new rows over old ones.
-    generator : numpy Generator
-    """
-    n_before, n_sampled, growth = sizes
-    if not known:
-        places = generator.choice(n_sampled, min(SAMPLED_ROWS, n_sampled), replace=False)
-        return np.sort(places)
-    before = known[0].load()
-    count = min(n_sampled - n_before, max(1, round(growth * len(before))))
-    fresh = n_before + generator.choice(n_sampled - n_before, count, replace=False)
-    return np.concatenate([before, np.sort(fresh)])

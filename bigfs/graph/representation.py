@@ -23,6 +23,7 @@ from bigfs.blocks.kernels import (
     Gram,
     PartialGram,
     block_gram,
+    block_xtv,
     complete_gram,
     merge_gram,
     row_tiles,
@@ -38,7 +39,7 @@ from bigfs.core.text import FROM_0
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.descent import leading_components
-from bigfs.graph.local import merge_exact, prepare_rows, search_exact
+from bigfs.graph.local import merge_exact, prepare_rows, search_exact, share_listed
 from bigfs.graph.recall import (
     RecallEstimate,
     estimate_of,
@@ -123,23 +124,21 @@ def components_enough(
         return None
     order = rng(0, "components").permutation(len(X))
     tests, fitted = np.split(order, [len(X) // 5])
-    fitted = X[fitted]
-    mean = fitted.mean(axis=0)
-    X -= mean
+    X -= X[fitted].mean(axis=0)
     wanted = min(_NUMBERS[-1], X.shape[1], len(fitted))
-    projected = X @ leading_components(fitted - mean, wanted, rng(0, "components"))
+    projected = X @ leading_components(X[fitted], wanted, rng(0, "components"))
     true, _ = search_exact(X, n_neighbors, X[tests], tests)
     for p in _NUMBERS:
-        narrow = np.ascontiguousarray(projected[:, :p])
+        narrow = projected[:, :p]
         near, _ = search_exact(narrow, n_neighbors, narrow[tests], tests)
-        if _kept(near, true).mean() >= _LEAST_KEPT:
+        if share_listed(near, true).mean() >= _LEAST_KEPT:
             return p
     return None
 
 
 def _sample(source: Source) -> np.ndarray:
     """Return rows of some stretches of the data, or the first ones; those with NaN left out."""
-    n, count = min(_SAMPLED_ROWS, _SAMPLED_VALUES // source.n_features), 0
+    n = min(_SAMPLED_ROWS, _SAMPLED_VALUES // source.n_features)
     parts: list[np.ndarray] = []
     if isinstance(source, RandomAccessSource):
         each = n // _STRETCHES
@@ -147,11 +146,10 @@ def _sample(source: Source) -> np.ndarray:
             parts.append(np.asarray(source.read(start, start + each)))
     else:
         for block in source.iter_blocks(n):
-            parts.append(np.asarray(block)[: n - count])
-            count += len(parts[-1])
-            if count == n:
+            parts.append(np.asarray(block))
+            if sum(map(len, parts)) >= n:
                 break
-    X = np.concatenate(parts)
+    X = np.concatenate(parts)[:n]
     return X[np.isfinite(X).all(axis=1)]
 
 
@@ -206,54 +204,51 @@ def principal_rows(
     check = check and not blocks.sparse and blocks.n_samples > _CHECKED_NEIGHBORS
     checked = sample_rows(blocks.n_samples, random_state, _CHECKED_ROWS if check else 0)
     products = None
-    if gram:
-        parts, queries = blocks.reduce(_gram_kernel, _merge_sums, checked, label="pca")
-        products = complete_gram(parts, blocks.n_features)
-        last = blocks.n_features - 1
-        with single_thread():
-            values, vectors = eigh(products.gram, subset_by_index=(last + 1 - n_components, last))
-        components, center = _fixed_signs(vectors[:, ::-1]), products.mean
-        total = float(products.gram.trace())
-    else:
-        moments = blocks.moments()
-        center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
-        components, values, queries = _subspace(
-            blocks, center, n_components, random_state, scratch, checked
-        )
-        total = float(moments.squares.sum())
-    mean = scratch.put(scratch.unique("mean"), center)
-    stored = scratch.put(scratch.unique("components"), components)
-    shape = (blocks.n_samples, n_components)
-    out = scratch.create(PRINCIPAL, shape, np.float32, blocks.rows)
-    sampled = None
+    with scratch.temporary("pca") as working:
+        if gram:
+            parts, queries = blocks.reduce(_gram_kernel, _merge_sums, checked, label="pca")
+            products = complete_gram(parts, blocks.n_features)
+            rest = blocks.n_features - n_components
+            with single_thread():
+                values, vectors = eigh(products.gram, subset_by_index=(rest, blocks.n_features - 1))
+            components, total = _fixed_signs(vectors[:, ::-1]), float(products.gram.trace())
+            mean = working.put("mean", products.mean)
+        else:
+            moments = blocks.moments()
+            offset, total = blocks.offset, float(moments.squares.sum())
+            mean = working.put("mean", moments.mean if offset is None else moments.mean - offset)
+            components, values, queries = _subspace(
+                blocks, mean, n_components, random_state, working, checked
+            )
+        stored = working.put("components", components)
+        shape = (blocks.n_samples, n_components)
+        out = scratch.create(PRINCIPAL, shape, np.float32, blocks.rows)
+        sampled = None
+        if check:
+            rows = working.put("queries", np.concatenate(queries))
+            sampled = scratch.put(_CHECKED, checked), rows
+        true = blocks.reduce(_project_kernel, _nearer, mean, stored, out, sampled, label="project")
     if check:
-        put = scratch.put
-        sampled = put(_CHECKED, checked), put(scratch.unique("queries"), np.concatenate(queries))
-    true = blocks.reduce(_project_kernel, _nearer, mean, stored, out, sampled, label="project")
-    if sampled is not None:
         scratch.put(_TRUE, true[0])
-        scratch.remove(sampled[1])
-    scratch.remove(stored, mean)
     explained = float(values.sum()) / total if total > 0 else 1.0
     return open_principal(scratch.path, scratch), explained, products
 
 
 def _subspace(
     blocks: RowBlocks,
-    center: np.ndarray,
+    mean: ArrayRef,
     n_components: int,
     random_state: int,
-    scratch: Scratch,
+    working: Scratch,
     checked: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return components, their squared singular values, and the rows to check: two passes."""
     width = min(blocks.n_features, n_components + _SPARE)
     Q = rng(random_state, "pca").normal(size=(blocks.n_features, width))
-    mean = scratch.put(scratch.unique("mean"), center)
     queries: list[np.ndarray] = []
     for rows in (checked, checked[:0]):
         Q, _ = np.linalg.qr(Q)
-        stored = scratch.put(scratch.unique("Q"), Q)
+        stored = working.put(working.unique("Q"), Q)
         product, rows_of_pass = blocks.reduce(
             _covariance_kernel, _merge_sums, mean, stored, rows, label="pca"
         )
@@ -263,8 +258,7 @@ def _subspace(
         order = np.argsort(-values)[:n_components]
         components = _fixed_signs(Q @ vectors[:, order])
         Q = product
-        scratch.remove(stored)
-    scratch.remove(mean)
+        working.remove(stored)
     return components, values[order], queries
 
 
@@ -337,8 +331,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     InputError
         If it has not a row for each row of the input, or a value is not finite.
     """
-    uri, dropped = source.uri, rows_left_out(source, blocks)
-    kept = np.delete(np.arange(source.n_samples), dropped)
+    kept = np.delete(np.arange(source.n_samples), rows_left_out(source, blocks))
     out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
     for first, last in blocks.bounds:
         rows = kept[first:last]
@@ -346,7 +339,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
         place = first_unusable(part)
         if place is not None:
             row, column = int(rows[place[0]]), place[1]
-            raise InputError(f"{uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
+            raise InputError(f"{source.uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
         out.write(first, part.astype(np.float32))
 
 
@@ -381,8 +374,7 @@ def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tupl
     sums = 8 * shape.n_features * width
     search = 0 if shape.n_entries is not None else _SEARCH_BYTES
     # Sums, the one on its way, directions, their product with a block.
-    parts = fold_parts(shape.n_blocks) + 3
-    needed = parts * sums + 16 * shape.rows * width
+    needed = (fold_parts(shape.n_blocks) + 3) * sums + 16 * shape.rows * width
     needed += search + 12 * (shape.block_entries or 0)  # in float64
     client = Step("the principal directions", 8 * sums, by_client=True)
     what = "a block and its principal components"
@@ -405,19 +397,9 @@ def _covariance_kernel(
     X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef, checked: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return ``Xc'(Xc Q)`` of a block, (n_features, width), float64, and its rows to check."""
-    center, directions = mean.load(), Q.load()
-    rows = [] if hasattr(X, "indptr") else _rows_among(X, first_row, checked)
+    center, rows = mean.load(), _rows_among(X, first_row, checked)
     X = compact(X)
-    if hasattr(X, "indptr"):
-        projected = _project_entries(X, center, directions)
-        sums = X.astype(np.float64).T @ projected
-        sums -= np.multiply.outer(center, projected.sum(axis=0))
-        return np.asarray(sums), rows
-    total = np.zeros(directions.shape)
-    for part in row_tiles(*X.shape):
-        tile = X[part] - center
-        total += tile.T @ (tile @ directions)
-    return total, rows
+    return block_xtv(X, _projected(X, center, Q.load()), center), rows
 
 
 def _gram_kernel(
@@ -428,7 +410,7 @@ def _gram_kernel(
 
 
 def _rows_among(X: np.ndarray, first_row: int, checked: np.ndarray) -> list[np.ndarray]:
-    return [X[checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row]]
+    return [X[checked[(checked >= first_row) & (checked < first_row + X.shape[0])] - first_row]]
 
 
 def _merge_sums(
@@ -439,10 +421,15 @@ def _merge_sums(
     return merge_gram(a[0], b[0]) if is_gram else a[0] + b[0], a[1] + b[1]
 
 
-def _project_entries(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """Return ``(X - 1 m') Q`` of a CSR block, (n_rows, width), float64."""
-    projected: np.ndarray = X.astype(np.float64) @ directions
-    projected -= center @ directions
+def _projected(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return ``(X - 1 m') Q`` of a block, (n_rows, width), float64."""
+    if hasattr(X, "indptr"):
+        projected: np.ndarray = X.astype(np.float64) @ directions
+        projected -= center @ directions
+        return projected
+    projected = np.empty((len(X), directions.shape[1]))
+    for part in row_tiles(*X.shape):
+        projected[part] = (X[part] - center) @ directions
     return projected
 
 
@@ -455,14 +442,7 @@ def _project_kernel(
     sampled: tuple[ArrayRef, ArrayRef] | None,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Write the components of a block; return its nearest rows to those that are checked."""
-    center, directions = mean.load(), components.load()
-    if hasattr(X, "indptr"):
-        out.write(first_row, _project_entries(X, center, directions).astype(np.float32))
-        return None
-    projected = np.empty((len(X), directions.shape[1]), np.float32)
-    for part in row_tiles(*X.shape):
-        projected[part] = (X[part] - center) @ directions
-    out.write(first_row, projected)
+    out.write(first_row, _projected(X, mean.load(), components.load()))
     if sampled is None:
         return None
     own, queries = sampled[0].load(), prepare_rows(sampled[1].load(), "euclidean")
@@ -488,9 +468,4 @@ def recall_of_all(indices: ArrayRef, path: Location) -> RecallEstimate | None:
         return None
     rows, true = ArrayRef.at(path / _CHECKED).load(), ArrayRef.at(path / _TRUE).load()
     k = min(true.shape[1], indices.shape[1])
-    return estimate_of(_kept(scattered_rows(rows, indices)[:, :k], true[:, :k]), k)
-
-
-def _kept(listed: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return the share of each row's true neighbors that are among those listed."""
-    return np.array([np.isin(t, f).mean() for f, t in zip(listed, true, strict=True)])
+    return estimate_of(share_listed(scattered_rows(rows, indices)[:, :k], true[:, :k]), k)

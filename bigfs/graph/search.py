@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import slices
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.seeds import derive_seed
@@ -31,19 +31,6 @@ _SAMPLE_ERROR = 1.1
 PLANNED_COPIES = 1.6
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """Prepared rows in partition order, copies of rows near a boundary included."""
-
-    # Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
-    shelves: tuple[Runs, ...]
-    width: int
-
-    def read(self, partition: int) -> list[np.ndarray]:
-        """Return numbers and rows of a partition."""
-        return self.shelves[partition // self.width].read(partition % self.width, "ids", "rows")
-
-
 def shelf_width(n_partitions: int) -> int:
     """Return how many partitions one set of runs holds."""
     shelves = max(1, min(_MOST_SHELVES, n_partitions // _PARTITIONS_PER_SHELF))
@@ -59,10 +46,8 @@ def scratch_bytes(shape: Shape, n_neighbors: int, n_partitions: int, copies: flo
     searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
-    rows, results = (
-        searched * (shape.n_features * shape.itemsize + 4),
-        searched * (8 * n_neighbors + 4),
-    )
+    rows = searched * (shape.n_features * shape.itemsize + 4)
+    results = searched * (8 * n_neighbors + 4)
     most = max(rows + results / shelves, results + rows / shelves)
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 
@@ -80,11 +65,8 @@ def gather_rows(blocks: RowBlocks, ids: list[np.ndarray], metric: str, working: 
 def _gather_kernel(
     X: np.ndarray, first_row: int, wanted: list[ArrayRef], metric: str, rows: int, folder: str
 ) -> Receipt:
-    lists = []
-    for ref in wanted:
-        ids = ref.load()
-        begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
-        lists.append(ids[begin:end])
+    numbers = (ref.load() for ref in wanted)
+    lists = [ids[(ids >= first_row) & (ids < first_row + len(X))] for ids in numbers]
     ids = np.concatenate(lists)
     targets = np.repeat(np.arange(len(lists)), [len(part) for part in lists])
     values = {"ids": ids.astype(np.int32), "rows": prepare_rows(X[ids - first_row], metric, ids)}
@@ -92,24 +74,25 @@ def _gather_kernel(
 
 
 def distribute_task(
-    item: tuple[int, list[tuple[int, int]]],
+    bounds: tuple[int, int],
     reader: BlockReader,
-    like: tuple[int, np.dtype[Any]],
+    like: tuple[int, int, np.dtype[Any]],
     cells: Cells,
     metric: str,
     width: int,
     folders: list[str],
     homes: ArrayRef,
 ) -> list[Receipt]:
-    """Write one run to each shelf: some blocks, sorted by partition."""
-    run, bounds = item
-    n_features, dtype = like
-    start, stop = bounds[0][0], bounds[-1][1]
+    """Write one run to each shelf: some blocks, sorted by partition.
+
+    ``like`` has the rows of a block, and features and type of the data.
+    """
+    (start, stop), (block_rows, n_features, dtype) = bounds, like
     ids = np.arange(start, stop, dtype=np.int32)
     rows = np.empty((stop - start, n_features), dtype)
-    for low, high in bounds:
-        block = slice(low - start, high - start)
-        rows[block] = prepare_rows(reader.read(low, high), metric, ids[block])
+    for part in slices(len(ids), block_rows):
+        block = ids[part]
+        rows[part] = prepare_rows(reader.read(int(block[0]), int(block[-1]) + 1), metric, block)
     targets, source = cells.assign(rows, ids)
     homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
@@ -117,6 +100,7 @@ def distribute_task(
     for shelf, folder in enumerate(folders):
         in_shelf = targets // width == shelf
         places = targets[in_shelf] - shelf * width
+        run = start // homes.chunk_rows
         receipts.append(write_run(folder, run, places, width, values, source[in_shelf]))
     return receipts
 
@@ -141,7 +125,7 @@ def _compile_task(item: None) -> None:
 
 def search_task(
     item: tuple[int, tuple[int, ...]],
-    spread: Distribution,
+    shelves: list[Runs],
     request: GraphRequest,
     how: tuple[int, float],
     destination: tuple[str, int, int],
@@ -153,19 +137,18 @@ def search_task(
     """
     number, group = item
     folder, graph_rows, n_blocks = destination
-    ids, rows = spread.read(group[0])
+    places = (divmod(partition, shelves[0].n_targets) for partition in group)
+    parts = [shelves[shelf].read(target, "ids", "rows") for shelf, target in places]
+    ids, rows = parts[0]
     if len(group) > 1:
-        parts = [spread.read(partition) for partition in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
+    del parts
     seed = derive_seed(request.random_state, "neighbors", number)
     local, squared = search_prepared(rows, request.n_neighbors, seed, *how)
     del rows
-    values = {
-        "row": ids,
-        "neighbor": ids[local],
-        "distance": as_distances(squared, request.metric),
-    }
+    distances = as_distances(squared, request.metric)
+    values = {"row": ids, "neighbor": ids[local], "distance": distances}
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
 
 
@@ -212,13 +195,12 @@ def _merge_task(
     """
     start, stop = bounds
     lists = results.read(start // out[0].chunk_rows, "row", "neighbor", "distance")
-    held = max(0, min(stop, former[0].shape[0]) - start) if former else 0
-    before = [ref.read(start, start + held) for ref in former] if held else []
-    if held:
-        owners = np.arange(start, start + held, dtype=lists[0].dtype)
+    before = [ref.read(start, stop) for ref in former]
+    if former:
+        owners = np.arange(start, start + len(before[0]), dtype=lists[0].dtype)
         lists = [np.concatenate(pair) for pair in zip([owners, *before], lists, strict=True)]
     owners, neighbors, far = lists
     merged = merge_neighbors(owners, neighbors, far, start, stop - start)
     for ref, values in zip(out, merged, strict=True):
         ref.write(start, values)
-    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0
+    return int((merged[0][: len(before[0])] != before[0]).any(axis=1).sum()) if former else 0

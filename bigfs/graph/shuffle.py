@@ -42,6 +42,11 @@ class Runs:
     attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
     nbytes: int  # size of all runs
 
+    @property
+    def n_targets(self) -> int:
+        """Targets of every run."""
+        return self.offsets.shape[0] - 1
+
     def read(self, target: int, *names: str) -> list[np.ndarray]:
         """Return the named columns of a target, in the order of the runs.
 
@@ -52,18 +57,14 @@ class Runs:
         """
         begins, ends = self.offsets.read(target, target + 2)
         filled = np.flatnonzero(ends > begins)
-        return self._read([(run, begins[run], ends[run]) for run in filled.tolist()], names)
-
-    def read_rows(self, run: int, start: int, stop: int, *names: str) -> list[np.ndarray]:
-        """Return the named columns of rows ``start`` to ``stop`` of one run."""
-        return self._read([(run, start, stop)], names)
+        return self.read_ranges([(run, begins[run], ends[run]) for run in filled.tolist()], *names)
 
     def remove(self) -> None:
         """Delete the runs; whoever still reads them gets an error, never other rows."""
         remove_tree(self.folder)
 
-    def _read(self, ranges: list[tuple[int, int, int]], names: tuple[str, ...]) -> list[np.ndarray]:
-        """Return columns of ranges of rows, (run, start, stop)."""
+    def read_ranges(self, ranges: list[tuple[int, int, int]], *names: str) -> list[np.ndarray]:
+        """Return the named columns of ranges of rows, (run, start, stop)."""
         attempts = self.attempts.load()
         total = sum(stop - start for _, start, stop in ranges)
         out = {name: np.empty(total, self.columns[name]) for name in names}

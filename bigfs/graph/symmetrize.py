@@ -20,6 +20,8 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
+# The least heat weight under a given width: below it a row would leave the graph.
+LEAST_HEAT = 1e-6
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
 # Edges of a graph read at a time, while its components are looked for.
@@ -30,7 +32,7 @@ class Edges(Protocol):
     """Directed edges as tasks read them; pickles to a few hundred bytes."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and weights of the edges that leave rows start to stop."""
+        """Return heads, tails and values of the edges that leave rows start to stop."""
         ...
 
 
@@ -126,14 +128,9 @@ class AffinityMatrix(Kept):
     ) -> AffinityMatrix:
         """Return the matrix that was stored in a folder."""
         names = ("data", "indices", "indptr", "degrees")
-        refs = {name: ArrayRef.at(as_location(path) / name) for name in names}
-        return cls(
-            **refs,
-            weight=stored["weight"],
-            sigma_=stored["sigma"],
-            scratch=Scratch(path),
-            partitions=partitions,
-        )
+        data, indices, indptr, degrees = (ArrayRef.at(as_location(path) / name) for name in names)
+        about = (stored["weight"], stored["sigma"], Scratch(path), partitions)
+        return cls(data, indices, indptr, degrees, *about)
 
 
 def union_rows(
@@ -164,31 +161,42 @@ def union_rows(
     return (keys % n_columns).astype(np.int32), weights, counts
 
 
-def symmetrize(
-    edges: Edges, n_samples: int, rows: int, scratch: Scratch, complaint: str
-) -> dict[str, ArrayRef]:
-    """Store the union of directed edges with their reverses, ``W = max(W, W')``.
+def store_affinity(
+    edges: Edges,
+    weight: str,
+    sigma: float | None,
+    size: tuple[int, int],
+    scratch: Scratch,
+    complaint: str,
+    partitions: ArrayRef | None = None,
+) -> AffinityMatrix:
+    """Weigh edges and store the union with their reverses, ``W = max(W, W')``.
 
     Parameters
     ----------
     edges : Edges
-    n_samples, rows : int
-        Rows of the matrix, and of one block.
+        With the values of the edges: distances, where the weight is "heat".
+    weight : str
+        "binary", "heat" of distances, or another: the values themselves.
+    sigma : float or None
+        Width of the heat kernel. None: of every edge its own.
+    size : tuple of (int, int)
+        Rows of the matrix and of its blocks.
     scratch : Scratch
         Gets ``data``, ``indices``, ``indptr`` and ``degrees``.
     complaint : str
         How the InputError for a row without positive degree goes on.
-
-    Returns
-    -------
-    parts : dict of ArrayRef
-        The arrays of an `AffinityMatrix`.
+    partitions : ArrayRef or None, default=None
+        As in `AffinityMatrix`.
     """
-    bounds = block_bounds(n_samples, rows)
+    (n_samples, rows), bounds, scales = size, block_bounds(*size), None
     with scratch.temporary("symmetrize") as working:
+        if weight == "heat" and sigma is None:
+            scales = working.create("scales", (n_samples,), np.float64, rows)
+            run_tasks(_write_scales, bounds, edges, scales, label="scales")
         counts = working.create("counts", (n_samples,), np.int64, rows)
         degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
-        union = _Union(edges, n_samples, rows, counts, degrees, complaint)
+        union = _Union(edges, weight, sigma, scales, n_samples, rows, counts, degrees, complaint)
         with working.temporary("reverses") as folder:
             shared = (len(bounds), str(folder.path))
             receipts = run_tasks(union.write_reverses, bounds, *shared, label="transpose")
@@ -206,7 +214,15 @@ def symmetrize(
         run_tasks(_copy_entries, chunks, pieces, where, data, indices, label="matrix")
         blocks = block_bounds(n_samples + 1, rows)
         run_tasks(union.write_indptr, blocks, where, indptr, label="row pointers")
-    return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
+    return AffinityMatrix(data, indices, indptr, degrees, weight, sigma, scratch, partitions)
+
+
+def _write_scales(bounds: tuple[int, int], edges: Edges, scales: ArrayRef) -> None:
+    """Write the largest distance from each row; 0 for a row without edges."""
+    heads, _, distances = edges.read(*bounds)
+    largest = np.zeros(bounds[1] - bounds[0])
+    np.maximum.at(largest, heads - bounds[0], distances)
+    scales.write(bounds[0], largest)
 
 
 @dataclass(frozen=True)
@@ -214,26 +230,41 @@ class _Union:
     """The union of edges with their reverses; its methods are tasks on a block of rows."""
 
     edges: Edges
+    weight: str
+    sigma: float | None
+    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
+    scales: ArrayRef | None
     n_samples: int
     rows: int  # of a block
     counts: ArrayRef  # gets the entries of each row
     degrees: ArrayRef
     complaint: str
 
+    def _weighed(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return heads, tails and weights of the edges that leave rows start to stop."""
+        heads, tails, values = self.edges.read(start, stop)
+        if self.weight == "binary":
+            return heads, tails, np.ones(len(tails))
+        if self.weight != "heat":
+            return heads, tails, values
+        if self.scales is None:
+            return heads, tails, np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
+        widths = self.scales.read(start, stop)[heads - start]
+        widths = np.maximum(widths, self.scales.take(tails))
+        # Copies have width 0.
+        return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
+
     def write_reverses(self, bounds: tuple[int, int], n_blocks: int, folder: str) -> Receipt:
         """Send every edge to the block of its tail."""
-        heads, tails, weights = self.edges.read(*bounds)
-        values = {
-            "row": tails.astype(np.int32, copy=False),
-            "column": heads.astype(np.int32, copy=False),
-            "weight": weights,
-        }
+        heads, tails, weights = self._weighed(*bounds)
+        row, column = (ends.astype(np.int32, copy=False) for ends in (tails, heads))
+        values = {"row": row, "column": column, "weight": weights}
         return write_run(folder, bounds[0] // self.rows, tails // self.rows, n_blocks, values)
 
     def write_entries(self, bounds: tuple[int, int], reverses: Runs, folder: str) -> Receipt:
         """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
         start, stop = bounds
-        edges = self.edges.read(start, stop)
+        edges = self._weighed(start, stop)
         others = reverses.read(start // self.rows, "row", "column", "weight")
         heads, tails, weights = (np.concatenate(pair) for pair in zip(edges, others, strict=True))
         heads -= start
@@ -268,12 +299,11 @@ def _copy_entries(
     starts = where.load()
     first = int(np.searchsorted(starts, start, side="right")) - 1
     last = int(np.searchsorted(starts, stop, side="left"))
-    parts = []
-    for block, (low, high) in enumerate(pairwise(starts[first : last + 1].tolist()), start=first):
-        begin, end = max(start, low) - low, min(stop, high) - low
-        parts.append(pieces.read_rows(block, begin, end, "column", "weight"))
-    indices.write(start, np.concatenate([part[0] for part in parts]))
-    data.write(start, np.concatenate([part[1] for part in parts]))
+    spans = enumerate(pairwise(starts[first : last + 1].tolist()), start=first)
+    ranges = [(block, max(start, a) - a, min(stop, b) - a) for block, (a, b) in spans]
+    columns, weights = pieces.read_ranges(ranges, "column", "weight")
+    indices.write(start, columns)
+    data.write(start, weights)
 
 
 def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
@@ -370,12 +400,10 @@ def _components_task(W: AffinityMatrix, labels: ArrayRef) -> int:
 def _find(parent: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the roots of rows, halving the paths on the way."""
     roots = parent[rows]
-    while True:
-        above = parent[roots]
-        if np.array_equal(above, roots):
-            parent[rows] = roots
-            return roots
+    while ((above := parent[roots]) != roots).any():
         roots = parent[above]
+    parent[rows] = roots
+    return roots
 
 
 def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
@@ -386,11 +414,10 @@ def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
     apart = a != b
     if not apart.any():
         return
-    roots, places = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
-    count = len(places) // 2
-    ones = np.ones(count, dtype=np.int8)
-    links = csr_array((ones, (places[:count], places[count:])), shape=(len(roots), len(roots)))
+    roots, places = np.unique([a[apart], b[apart]], return_inverse=True)
+    ends = places.reshape(2, -1)
+    ones = np.ones(ends.shape[1], dtype=np.int8)
+    links = csr_array((ones, tuple(ends)), shape=(len(roots), len(roots)))
     _, together = csgraph.connected_components(links, directed=False)
-    smallest = np.full(together.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
-    np.minimum.at(smallest, together, roots)
-    parent[roots] = smallest[together]
+    _, smallest = np.unique(together, return_index=True)  # roots ascend
+    parent[roots] = roots[smallest][together]

@@ -20,7 +20,6 @@ from bigfs.graph.knn import check_mode
 from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.progress import showing
 from bigfs.store.formats.memory import plain
-from bigfs.store.scratch import Scratch
 from bigfs.store.source import check_fitted_names, open_matrix
 
 
@@ -99,34 +98,20 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self : object
         """
         with showing(type(self).__name__, self.verbose):
-            return self._fit(X)
-
-    def _fit(self, X: Any) -> KNeighborsTransformer:
-        """Find the neighbors of every row."""
-        check_mode(self.mode)
-        scratch = Scratch()
-        self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
-        blocks = self._opened(scratch)
-        if is_stored(X):
-            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-            if blocks.source.feature_names is not None:
-                self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
-        self.n_features_in_ = blocks.n_features
-        names = ("metric", "algorithm", "recall_target", "memory_limit")
-        settings = {name: getattr(self, name) for name in names}
-        seed = fresh_seed(self.random_state)
-        self.graph_ = knn_graph(
-            blocks, self.n_neighbors, **settings, random_state=seed, scratch=scratch
-        )
-        self.n_samples_fit_ = blocks.n_samples
-        self._n_features_out = self.n_samples_fit_
-        return self
-
-    def _opened(self, scratch: Scratch) -> RowBlocks:
-        """Return the fitted rows, opened again in another process or copy."""
-        if self._blocks is None:
-            self._blocks = RowBlocks.from_any(self._source, scratch=scratch)
-        return self._blocks
+            check_mode(self.mode)
+            self._source = open_matrix(self._checked(X, reset=True))
+            blocks = self._blocks = RowBlocks.from_any(self._source)
+            if is_stored(X):
+                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+                if blocks.source.feature_names is not None:
+                    self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
+            self.n_features_in_ = blocks.n_features
+            names = ("metric", "algorithm", "recall_target", "memory_limit")
+            settings = {name: getattr(self, name) for name in names}
+            settings["random_state"] = fresh_seed(self.random_state)
+            self.graph_ = knn_graph(blocks, self.n_neighbors, **settings, scratch=blocks.scratch)
+            self.n_samples_fit_ = self._n_features_out = blocks.n_samples
+            return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_blocks": None}
@@ -164,9 +149,10 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         elif hasattr(queries, "tocsr"):
             queries = queries.toarray()
         count = self.n_neighbors + (self.mode == "distance")
-        blocks = self._opened(Scratch())
-        neighbors = neighbors_of(blocks, queries, count, self.metric)
-        blocks.check_unchanged()
+        if self._blocks is None:  # in another process, or a copy
+            self._blocks = RowBlocks.from_any(self._source)
+        neighbors = neighbors_of(self._blocks, queries, count, self.metric)
+        self._blocks.check_unchanged()
         return self._matrix(*neighbors)
 
     def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:
@@ -183,13 +169,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _itself_first(self, others: int) -> tuple[np.ndarray, np.ndarray]:
         """Return each row and its nearest others, and the distances to them."""
-        self.graph_.check_fits(self.memory_limit)
-        own = np.arange(self.n_samples_fit_, dtype=np.int32)[:, None]
-        none = np.zeros((self.n_samples_fit_, 1), dtype=np.float32)
-        return (
-            np.hstack([own, self.graph_.indices[:, :others]]),
-            np.hstack([none, self.graph_.distances[:, :others]]),
-        )
+        graph, n = self.graph_, self.n_samples_fit_
+        graph.check_fits(self.memory_limit)
+        own, zeros = np.arange(n, dtype=np.int32)[:, None], np.zeros((n, 1), np.float32)
+        indices, distances = graph.indices[:, :others], graph.distances[:, :others]
+        return np.hstack([own, indices]), np.hstack([zeros, distances])
 
     def _matrix(self, indices: np.ndarray, distances: np.ndarray) -> csr_matrix:
         """Return rows of neighbors as CSR, by ascending distance."""
@@ -222,13 +206,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             )
         check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
         check_fits("rows to compare", blocks.nbytes, parse_bytes(self.memory_limit), "transform")
-        rows: np.ndarray = blocks.start_pass().read(0, blocks.n_samples)
-        return rows
+        return blocks.start_pass().read(0, blocks.n_samples)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        """Tell scikit-learn that sparse input is taken."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.target_tags.required = False
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags

@@ -9,8 +9,9 @@ The lists of the former graph and these are merged as those of partitions always
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,26 +23,17 @@ from bigfs.core.memory import task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
-from bigfs.graph import recall as checked
+from bigfs.graph import recall
 from bigfs.graph.build import timed
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import (
     as_distances,
     as_squares,
     merge_exact,
-    merge_neighbors,
     prepare_rows,
     search_exact,
 )
 from bigfs.graph.partition import assign_cells
-from bigfs.graph.recall import (
-    SAMPLED_ROWS,
-    RecallEstimate,
-    choose_checked,
-    estimate_recall,
-    scattered_rows,
-    search_pieces,
-)
 from bigfs.graph.search import gather_rows, merge_results
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
@@ -62,7 +54,7 @@ _TILES_BYTES = 24 * MIB
 _PIECE_ROWS = 2048
 _PIECE_BYTES = 2 * MIB
 # Arrays that a graph which was updated keeps for the next update.
-KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
+KEPT = ("centers", "sample", "sample_ids", *recall.KEPT)
 
 
 def update_graph(
@@ -90,8 +82,59 @@ def update_graph(
     MemoryLimitError
         If the new rows do not fit a task.
     """
+    before, seconds = blocks.passes, dict[str, float]()
+    kept = _kept(former)
+    n_sampled = kept[1].shape[0] if kept else _sample_size(blocks, former.n_samples)
+    n_new, budget = blocks.n_samples - former.n_samples, task_budget(memory_limit)
+    needed = update_bytes(blocks.layout, n_new, n_sampled, former.metric)
+    if needed > budget:
+        raise MemoryLimitError(
+            f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
+            f"{format_bytes(budget)}"
+        )
     with scratch.temporary("update") as working:
-        return _GraphUpdate(blocks, former, memory_limit, random_state, scratch, working).run()
+        update = _GraphUpdate(blocks, former, random_state, scratch, working)
+        with timed(seconds, "sample"):
+            kept = kept or update.first_sample(n_sampled)
+        with timed(seconds, "new rows"):
+            grown = update.grown_rows(kept)
+        homes = scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
+        with timed(seconds, "neighbors"):
+            results, rows, true = update.search(grown, homes)
+        with timed(seconds, "merge"):
+            lists, changed = merge_results(
+                scratch, "-updated", results, (blocks.n_samples, former.n_neighbors),
+                former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
+            )  # fmt: skip
+        n_cells = grown.centers.shape[0] - 1
+        estimate = recall.RecallEstimate.certain(blocks.n_samples)
+        if n_cells > 1 or not former.recall_.exact:
+            listed = recall.scattered_rows(rows, lists[1])
+            estimate = recall.estimate_recall(listed, true)
+        details = {
+            "kept": list(KEPT),
+            "passes": blocks.passes - before,
+            "scratch_bytes": results.nbytes,
+            "new_rows": n_new,
+            "changed_rows": changed,
+            "seconds": seconds,
+        }
+        return KNNGraph(
+            *lists, homes, former.metric, former.algorithm, n_cells, estimate, scratch, details
+        )
+
+
+def _kept(former: KNNGraph) -> list[ArrayRef]:
+    """Return what a graph keeps for its next update, which is nothing after a full run."""
+    place, names = former.scratch.path, KEPT if former.details.get("kept") else ()
+    return [ArrayRef.at(place / plain_name(name, place)) for name in names]
+
+
+def _sample_size(blocks: RowBlocks, n_old: int) -> int:
+    """Return how many rows of the former data stand for all."""
+    width = blocks.n_features * blocks.dtype.itemsize
+    size = max(recall.SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
+    return min(n_old, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
@@ -128,132 +171,66 @@ class GrownRows:
     known: tuple[ArrayRef, ...]
 
 
-@dataclass
+# Reports of the lists of some blocks, and the nearest there of the rows that are checked.
+_Partial: TypeAlias = tuple[list[Receipt], np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
 class _GraphUpdate:
-    """One update: its inputs, and what the steps have measured so far."""
+    """One update: its inputs, and the steps that lead to its lists."""
 
     blocks: RowBlocks
     former: KNNGraph
-    memory_limit: int
     random_state: int
     scratch: Scratch
     working: Scratch
-    seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self) -> KNNGraph:
-        """Prepare the new rows, search, merge and check."""
-        blocks, former, before = self.blocks, self.former, self.blocks.passes
-        self._check_memory()
-        with timed(self.seconds, "sample"):
-            centers, sample, ids, *known = self._kept()
-        with timed(self.seconds, "new rows"):
-            grown = self._grown(centers, sample, ids, tuple(known))
-        homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
-        with timed(self.seconds, "neighbors"):
-            results, rows, true = self._search(grown, homes)
-        with timed(self.seconds, "merge"):
-            lists, changed = merge_results(
-                self.scratch, "-updated", results, (blocks.n_samples, former.n_neighbors),
-                former.indices_ref.chunk_rows, (former.indices_ref, former.distances_ref),
-            )  # fmt: skip
-        n_cells = centers.shape[0] - 1
-        recall = RecallEstimate.certain(blocks.n_samples)
-        if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(scattered_rows(rows, lists[1]), true)
-        details = {
-            "kept": list(KEPT),
-            "passes": blocks.passes - before,
-            "scratch_bytes": results.nbytes,
-            "new_rows": blocks.n_samples - former.n_samples,
-            "changed_rows": changed,
-            "seconds": self.seconds,
-        }
-        return KNNGraph(
-            *lists, homes, former.metric, former.algorithm, n_cells, recall, self.scratch, details
-        )
-
-    def _check_memory(self) -> None:
-        """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
-        n_new = self.blocks.n_samples - self.former.n_samples
-        budget = task_budget(self.memory_limit)
-        former = self.former
-        n_sampled = self._kept_arrays()[1].shape[0] if former.details.get("kept") else self._size()
-        needed = update_bytes(self.blocks.layout, n_new, n_sampled, former.metric)
-        if needed > budget:
-            raise MemoryLimitError(
-                f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
-                f"{format_bytes(budget)}"
-            )
-
-    def _kept(self) -> tuple[ArrayRef, ...]:
-        """Return centers and the sample of the former rows, as kept with what else is, or new."""
-        former, scratch = self.former, self.scratch
-        if former.details.get("kept"):
-            stored = self._kept_arrays()
-            centers = scratch.put("centers", stored[0].load())
-            return centers, *stored[1:]
-        n, size = former.n_samples, self._size()
-        generator = rng(self.random_state, "update sample")
-        chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
-        known = checked.of_full_run(former.scratch, former.details)
+    def first_sample(self, size: int) -> list[ArrayRef]:
+        """Return centers, a sample of the former rows, its numbers, and what is known of some."""
+        former, n = self.former, self.former.n_samples
+        chosen = recall.sample_rows(n, self.random_state, size, "update sample")
+        known = recall.of_full_run(former.scratch, former.details)
         if known:
             chosen = np.union1d(chosen, known[0])
-            places = self.working.put("known", np.searchsorted(chosen, known[0]))
-            known = places, *known[1:]
+            known = self.working.put("known", np.searchsorted(chosen, known[0])), *known[1:]
         runs = gather_rows(self.blocks, [chosen], former.metric, self.working)
-        folder, count = str(self.working.path), -(-n // CELL_ROWS)
-        return *run_tasks(
-            _first_centers, [(count, self.random_state)], runs, folder, str(scratch.path),
-            label="cells",
-        )[0], *known  # fmt: skip
+        items = [(-(-n // CELL_ROWS), self.random_state)]
+        [stored] = run_tasks(_first_centers, items, runs, str(self.working.path), label="cells")
+        return [*stored, *known]
 
-    def _kept_arrays(self) -> list[ArrayRef]:
-        """Return what the former graph keeps for its next update."""
-        place = self.former.scratch.path
-        return [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
-
-    def _size(self) -> int:
-        """Return how many rows of the former data stand for all."""
-        n, width = self.former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
-        size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
-        return min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
-
-    def _grown(
-        self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef, known: tuple[ArrayRef, ...]
-    ) -> GrownRows:
+    def grown_rows(self, kept: list[ArrayRef]) -> GrownRows:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
-        new = working.create("new", (n_new, blocks.n_features), sample.dtype, blocks.rows)
+        new = working.create("new", (n_new, blocks.n_features), kept[1].dtype, blocks.rows)
         pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
         run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
-        sizes, before = (former.n_neighbors, n_old), (centers, sample, ids)
-        places = str(working.path), str(self.scratch.path)
-        shared = (sizes, before, new, known, places)
+        sizes, places = (former.n_neighbors, n_old), (str(working.path), str(self.scratch.path))
+        shared = (sizes, kept, new, places)
         [stored] = run_tasks(_limits_task, [self.random_state], *shared, label="limits")
-        about = {"former": former.distances_ref, "centers": centers, "new": new, **stored}
-        return GrownRows(*sizes, former.metric, **about, known=known[1:])
+        about = {"former": former.distances_ref, "new": new, **stored}
+        return GrownRows(*sizes, former.metric, **about, known=tuple(kept[4:]))
 
-    def _search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
+    def search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
         """Compare new rows with all; return also true distances of the rows that are checked."""
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
         destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
-        receipts, *nearest = self.blocks.reduce(
+        receipts, *true = self.blocks.reduce(
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
-        runs = commit_runs(self.working, folder, receipts)
-        places, true = grown.checked.load(), (nearest[0], nearest[1])
+        runs, places = commit_runs(self.working, folder, receipts), grown.checked.load()
         if grown.known:
-            before, n = (grown.known[0].load(), grown.known[1].load()), grown.known[0].shape[0]
-            true[0][:n], true[1][:n] = merge_exact(before, (true[0][:n], true[1][:n]))
-        for name, values in zip(checked.KEPT, (places, *true), strict=True):
+            indices, distances = (ref.load() for ref in grown.known)
+            of_known = true[0][: len(indices)], true[1][: len(indices)]
+            of_known[0][:], of_known[1][:] = merge_exact((indices, distances), of_known)
+        for name, values in zip(recall.KEPT, (places, *true), strict=True):
             self.scratch.put(name, values)
         return runs, grown.sample_ids.load()[places], true[1]
 
 
 def _first_centers(
-    item: tuple[int, int], runs: Runs, working: str, kept: str
+    item: tuple[int, int], runs: Runs, working: str
 ) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
     """Store centers of cells, and the sample with its row numbers."""
     count, random_state = item
@@ -264,9 +241,9 @@ def _first_centers(
         centers = cluster_rows(
             rows - origin, count, rng(random_state, "cells"), max_iter=_LLOYD_STEPS
         )
-    stored = Scratch(kept).put("centers", np.concatenate([origin[None], centers]))
-    scratch = Scratch(working)
-    return stored, scratch.put("sample", rows), scratch.put("sample_ids", ids.astype(np.int64))
+    put = Scratch(working).put
+    stored = put("centers", np.concatenate([origin[None], centers]))
+    return stored, put("sample", rows), put("sample_ids", ids.astype(np.int64))
 
 
 def _new_rows(
@@ -288,17 +265,16 @@ def _nearest_cells(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 def _limits_task(
     random_state: int,
     sizes: tuple[int, int],
-    before: tuple[ArrayRef, ArrayRef, ArrayRef],
+    kept: list[ArrayRef],
     new: ArrayRef,
-    known: tuple[ArrayRef, ...],
     places: tuple[str, str],
 ) -> dict[str, ArrayRef]:
     """Find the cells of new rows and bounds of their distances; add some of them to the sample.
 
     Returns the arrays that are new in `GrownRows`, by their names.
     """
-    (k, n_old), (working, kept) = sizes, (Scratch(place) for place in places)
-    centers, old, ids = (ref.load() for ref in before)
+    (k, n_old), (working, out) = sizes, (Scratch(place) for place in places)
+    centers, old, ids = (ref.load() for ref in kept[:3])
     rows = new.load()
     probes = _nearest_cells(rows, centers)
     limits = search_limits(np.concatenate([old, rows]), len(old), centers, probes, k)
@@ -306,13 +282,22 @@ def _limits_task(
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     ids = np.concatenate([ids, n_old + added])
-    places_checked = choose_checked(known, (len(old), len(ids), len(rows) / n_old), generator)
+    # Checked are the rows that were, and as large a share of new ones; at first any of the sample.
+    if len(kept) > 3:
+        before = kept[3].load()
+        count = min(len(added), max(1, round(len(rows) / n_old * len(before))))
+        fresh = len(old) + generator.choice(len(added), count, replace=False)
+        checked = np.concatenate([before, np.sort(fresh)])
+    else:
+        count = min(recall.SAMPLED_ROWS, len(ids))
+        checked = np.sort(generator.choice(len(ids), count, replace=False))
     return {
-        "sample": kept.put("sample", np.concatenate([old, rows[added]])),
-        "sample_ids": kept.put("sample_ids", ids),
+        "centers": out.put("centers", centers),
+        "sample": out.put("sample", np.concatenate([old, rows[added]])),
+        "sample_ids": out.put("sample_ids", ids),
         "probes": working.put("probes", probes),
         "limits": working.put("limits", limits),
-        "checked": working.put("checked", places_checked),
+        "checked": working.put("checked", checked),
     }
 
 
@@ -322,17 +307,15 @@ def _search_kernel(
     grown: GrownRows,
     homes: ArrayRef,
     destination: tuple[str, int, int, int],
-) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+) -> _Partial:
     """Compare a block with the new rows near it, and exactly with the rows that are checked."""
-    n_old, metric = grown.n_old, grown.metric
     ids = first_row + np.arange(len(X))
-    rows = prepare_rows(X, metric, ids)
+    rows = prepare_rows(X, grown.metric, ids)
     home, _ = assign_cells(rows, grown.centers.load(), 0.0)
-    homes.write(first_row, home.astype(np.int32))
+    homes.write(first_row, home)
     reach = np.full(len(rows), -np.inf, np.float32)
-    held = min(len(rows), n_old - first_row)
-    if held > 0:
-        reach[:held] = grown.former.read(first_row, first_row + held)[:, -1]
+    last = grown.former.read(first_row, first_row + len(rows))[:, -1]  # of old rows
+    reach[: len(last)] = last
     owners, neighbors, distances = compare(rows, ids, home, reach, grown)
     folder, graph_rows, n_blocks, block_rows = destination
     values = {"row": owners, "neighbor": neighbors, "distance": distances}
@@ -348,26 +331,22 @@ def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.nda
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
     bounds[~old] = as_distances(grown.limits.load()[own[~old] - n_old], grown.metric)
-    n_known = 0
-    if grown.known:
-        n_known = grown.known[0].shape[0]
+    n_known = grown.known[0].shape[0] if grown.known else 0
+    if n_known:
         bounds[:n_known] = grown.known[1].load()[:, -1]
     indices = np.full((len(own), grown.n_neighbors), -1, np.int64)
     distances = np.full(indices.shape, np.inf, np.float32)
     # Rows whose neighbors among the old ones are known are compared with new rows only.
     for part, begin in ((slice(n_known), max(0, n_old - first_row)), (slice(n_known, None), 0)):
         if begin < len(rows) and len(own[part]):
-            indices[part], distances[part] = search_pieces(
+            indices[part], distances[part] = recall.search_pieces(
                 rows[begin:], first_row + begin, queries[part], own[part], grown.n_neighbors,
                 grown.metric, bounds[part],
             )  # fmt: skip
     return indices, distances
 
 
-def _combine(
-    a: tuple[list[Receipt], np.ndarray, np.ndarray],
-    b: tuple[list[Receipt], np.ndarray, np.ndarray],
-) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+def _combine(a: _Partial, b: _Partial) -> _Partial:
     return (a[0] + b[0], *merge_exact(a[1:], b[1:]))
 
 
@@ -386,48 +365,31 @@ def compare(
     """
     k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
     new, probes, limits = grown.new.load(), grown.probes.load(), grown.limits.load()
-    of_new, of_old = _Lists(len(new), k, metric), _Lists(len(rows), k, metric)
+    # The lists of the block's rows, of which only old ones get any, and of all new rows.
+    owners = np.concatenate([ids, n_old + np.arange(len(new))])
+    neighbors = np.full((len(owners), k), -1, np.int64)
+    distances = np.full(neighbors.shape, np.inf, np.float32)
+
+    def add(places: np.ndarray, others: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]) -> None:
+        """Merge what `search_exact` finds for some rows among others with these numbers."""
+        listed = np.where(nearest[0] < 0, -1, others[nearest[0]])
+        neighbors[places], distances[places] = merge_exact(
+            (neighbors[places], distances[places]), (listed, as_distances(nearest[1], metric))
+        )
+
     for members, queries in _by_cell(home, probes, rows.shape[1]):
         numbers, part = n_old + queries, new[queries]
-        nearest = search_exact(
-            rows[members], k, part, _places(ids[members], numbers), limits[queries]
-        )
-        of_new.add(queries, ids[members], nearest)
+        own = _places(ids[members], numbers)
+        nearest = search_exact(rows[members], k, part, own, limits[queries])
+        add(len(rows) + queries, ids[members], nearest)
         old = members[reach[members] > 0]
         last = as_squares(reach[old], metric)
-        nearest = search_exact(part, k, rows[old], np.full(len(old), -1), last)
-        of_old.add(old, numbers, nearest)
-    of_old.distances[of_old.distances >= reach[:, None]] = np.inf
-    lists = [of_new.filled(n_old + np.arange(len(new))), of_old.filled(ids)]
-    owners, neighbors, distances = (np.concatenate(parts) for parts in zip(*lists, strict=True))
-    owner, place = np.unique(owners, return_inverse=True)
-    merged = merge_neighbors(place, neighbors, distances, 0, len(owner))
-    return owner.astype(np.int32), merged[0].astype(np.int32), merged[1]
-
-
-class _Lists:
-    """The nearest of the rows that each row was compared with."""
-
-    def __init__(self, n_rows: int, n_neighbors: int, metric: str) -> None:
-        self._metric = metric
-        self._neighbors = np.full((n_rows, n_neighbors), -1, np.int64)
-        self.distances = np.full((n_rows, n_neighbors), np.inf, np.float32)
-
-    def add(
-        self, rows: np.ndarray, ids: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]
-    ) -> None:
-        """Merge what `search_exact` finds for some rows among others with these numbers."""
-        neighbors = np.where(nearest[0] < 0, -1, ids[nearest[0]])
-        known = self._neighbors[rows], self.distances[rows]
-        self._neighbors[rows], self.distances[rows] = merge_exact(
-            known, (neighbors, as_distances(nearest[1], self._metric))
-        )
-
-    def filled(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return owners with neighbors, these, and their distances."""
-        self._neighbors[np.isinf(self.distances)] = -1
-        has = self._neighbors[:, 0] >= 0
-        return owners[has], self._neighbors[has], self.distances[has]
+        add(old, numbers, search_exact(part, k, rows[old], np.full(len(old), -1), last))
+    of_old = distances[: len(rows)]
+    of_old[of_old >= reach[:, None]] = np.inf
+    neighbors[np.isinf(distances)] = -1
+    has = neighbors[:, 0] >= 0
+    return owners[has].astype(np.int32), neighbors[has].astype(np.int32), distances[has]
 
 
 def search_limits(
@@ -456,18 +418,16 @@ def _by_cell(
     home: np.ndarray, probes: np.ndarray, n_features: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield rows of a cell and new rows that are compared with them, a piece of each at a time."""
-    order, cells, begins = _grouped(home)
-    probed, new_cells, new_begins = _grouped(probes.ravel())
-    queries = np.split(probed // probes.shape[1], new_begins[1:])
-    of_cell = dict(zip(new_cells.tolist(), queries, strict=True))
+    cells = np.unique(home)
     most = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (4 * n_features)))
-    for cell, members in zip(cells.tolist(), np.split(order, begins[1:]), strict=True):
-        near = of_cell.get(cell, probed[:0])
+    for members, probed in zip(_among(home, cells), _among(probes.ravel(), cells), strict=True):
+        near = probed // probes.shape[1]
         for first, second in product(range(0, len(members), most), range(0, len(near), most)):
             yield members[first : first + most], near[second : second + most]
 
 
-def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places by ascending value, the values, and where the places of each begin."""
+def _among(values: np.ndarray, cells: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the places of each of some values, ascending."""
     order = np.argsort(values, kind="stable")
-    return order, *np.unique(values[order], return_index=True)
+    begins, ends = (np.searchsorted(values, cells, side, order) for side in ("left", "right"))
+    return (order[begin:end] for begin, end in zip(begins, ends, strict=True))

@@ -18,8 +18,7 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.paths import plain_name
 from bigfs.core.text import FROM_0
-from bigfs.graph import affinity, knn_graph
-from bigfs.graph.affinity import AffinityMatrix, store_affinity
+from bigfs.graph import AffinityMatrix, affinity, knn_graph
 from bigfs.graph.build import missed_neighbors
 from bigfs.graph.cost import affinity_steps, graph_block_rows, graph_cost
 from bigfs.graph.distinct import COPIED_SHARE, count_copied, without_copies
@@ -38,6 +37,7 @@ from bigfs.graph.representation import (
     recall_of_all,
     rows_left_out,
 )
+from bigfs.graph.symmetrize import store_affinity
 from bigfs.graph.update import update_graph
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.stages.sums import store_gram

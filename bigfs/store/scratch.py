@@ -112,8 +112,9 @@ class ArrayRef:
             return read_pages(place, view, begin, self.page_rows * row_bytes)[0]
         return place.read_into(view, begin)[0]
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
+    def take(self, rows: np.ndarray | range) -> np.ndarray:
         """Read scattered rows, a stored chunk at a time."""
+        rows = np.asarray(rows)
         out = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         home = rows // self.chunk_rows
         for chunk in np.unique(home):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.core.errors import check_choice
 from bigfs.graph.descent import EXACT_ROWS, search_prepared
 from bigfs.graph.local import (
+    METRICS,
     as_distances,
-    check_metric,
     check_n_neighbors,
     prepare_rows,
     search_exact,
@@ -42,7 +43,7 @@ def knn_exact(
     InputError
         If ``n_neighbors`` or ``metric`` is out of range, or a row has no direction.
     """
-    check_metric(metric)
+    check_choice("metric", metric, METRICS)
     check_n_neighbors(n_neighbors, len(X) + (query is not None))
     rows = prepare_rows(X, metric)
     if query is None:
@@ -87,7 +88,7 @@ def knn_local(
     InputError
         If a parameter is out of range, or a row has no direction.
     """
-    check_metric(metric)
+    check_choice("metric", metric, METRICS)
     check_n_neighbors(n_neighbors, len(X))
     rows = prepare_rows(X, metric)
     exact_rows = {"auto": EXACT_ROWS, "exact": len(X), "pynndescent": 0}[algorithm]

@@ -64,7 +64,7 @@ def test_one_file_per_run_and_one_row_in_two_targets(tmp_path: Path) -> None:
     assert len(list(folder.path.iterdir())) == 1
     np.testing.assert_array_equal(runs.read(0, "row")[0], rows[[0, 3]])
     np.testing.assert_array_equal(runs.read(2, "id")[0], [3])
-    np.testing.assert_array_equal(runs.read_rows(0, 1, 3, "id")[0], [3, 1])
+    np.testing.assert_array_equal(runs.read_ranges([(0, 1, 3)], "id")[0], [3, 1])
 
 
 def test_an_attempt_that_was_not_committed_is_never_read(tmp_path: Path) -> None:

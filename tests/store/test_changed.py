@@ -205,13 +205,13 @@ def test_a_file_that_changes_while_its_neighbors_are_searched_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _matrix(tmp_path / "X.npy")
-    original = build.build_graph
+    original = build.plan_partitions
 
-    def building(*arguments: Any, **options: Any) -> Any:
+    def planning(*arguments: Any, **options: Any) -> Any:
         _overwrite(tmp_path / "X.npy", bytes(800))
         return original(*arguments, **options)
 
-    monkeypatch.setattr(build, "build_graph", building)
+    monkeypatch.setattr(build, "plan_partitions", planning)
     with pytest.raises(InputError, match=CHANGED):
         knn_graph(tmp_path / "X.npy", 5)
 

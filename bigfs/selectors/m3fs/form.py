@@ -18,7 +18,7 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.units import MIB
-from bigfs.graph.affinity import AffinityMatrix
+from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef
 

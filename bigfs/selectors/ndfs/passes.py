@@ -19,7 +19,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
-from bigfs.graph.affinity import AffinityMatrix
+from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.kept import forget, memory
 from bigfs.spectral.kernels import compiled_products

@@ -264,9 +264,10 @@ def open_arrow(X: Any) -> Table:
 
     scratch = Scratch()
     rows = max(1, _GROUP_BYTES // (8 * len(X.collect_schema())))
-    # polars runs the query in pieces
-    X.sink_parquet(scratch.path / "X.parquet", row_group_size=rows)
-    table = ParquetTable(scratch.path / "X.parquet", "X")
+    # polars runs the query in pieces; by default it packs them for keeping, which takes longer
+    path = scratch.path / "X.parquet"
+    X.sink_parquet(path, compression="lz4", statistics=False, row_group_size=rows)
+    table = ParquetTable(path, "X")
     table.scratch = scratch  # which is removed with it
     table.dropped_by = ArrowTable.dropped_by
     return table

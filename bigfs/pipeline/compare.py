@@ -249,22 +249,15 @@ def _run(
         settings = {**config.evaluate.model_dump(), "n_clusters": protocol.n_clusters}
         settings["preprocess"] = judged.transform.kind
 
-    def row_of(
-        selections: list[np.ndarray],
-        name: str,
-        method: str | None,
-        seconds: float = 0.0,
-        stability: Agreement | None = None,
-    ) -> Row:
-        """Return a row of the table: of one selection, or of several that were drawn."""
-        stage, first = judging_stage(judged, selections, y, protocol, limit), selections[0]
-        scores = read_attributes(judging.run([stage])["evaluation"])
-        return Row(name, method, len(first), first, scores, seconds, len(selections), stability)
+    def judge(selections: list[np.ndarray]) -> dict[str, Any]:
+        """Return the scores of a selection, or of several that were drawn."""
+        stage = judging_stage(judged, selections, y, protocol, limit)
+        return read_attributes(judging.run([stage])["evaluation"])
 
-    everything: list[Row] = []
-    if can_judge_all(judged, protocol):
-        everything = [row_of([np.arange(blocks.n_features)], ALL_FEATURES, None)]
     rows: list[Row] = []
+    if can_judge_all(judged, protocol):
+        everything = np.arange(blocks.n_features)
+        rows.append(Row(ALL_FEATURES, None, len(everything), everything, judge([everything]), 0.0))
     engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
     for fit in fits:
         assert fit.plan is not None
@@ -283,16 +276,15 @@ def _run(
         elif fit.name == CHANCE:
             sizes = sorted({*fit.sizes, *(row.n_features for row in rows)} - {blocks.n_features})
             selections = {m: result.selections(m) for m in sizes}
-        of_fit = [
-            row_of(selection, fit.name, fit.config.method, seconds, _stability(finished, m))
-            for m, selection in selections.items()
-        ]
-        rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
+        for m, drawn in selections.items():
+            figures = judge(drawn), seconds, len(drawn), _stability(finished, m)
+            rows.append(Row(fit.name, fit.config.method, m, drawn[0], *figures))
+    rows.sort(key=lambda row: (row.method is not None, row.name != CHANCE))
     store.forget_others({"data"}.union(*(engine.used for engine in engines.values())))
     n_classes = None if y is None else int(y.max()) + 1
     about = config.input.uri, blocks.n_samples, blocks.n_features, n_classes, settings
     stages = dict(directory.manifest["stages"])
-    return ComparisonResult(directory.path, *about, [*everything, *rows], stages)
+    return ComparisonResult(directory.path, *about, rows, stages)
 
 
 def _shown(number: int | Auto) -> str:

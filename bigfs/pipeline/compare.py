@@ -20,13 +20,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.paths import OBJECT
 from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
 from bigfs.evaluate.stage import check_labels, judged_blocks, judging_stage, stages_of
-from bigfs.pipeline.data import (
-    check_apart,
-    check_outside,
-    discarding_data,
-    open_data,
-    with_labels_of,
-)
+from bigfs.pipeline.data import check_outside, discarding_data, open_data, with_labels_of
 from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
@@ -124,8 +118,7 @@ def compare(
     fits = _fits(config)
     for fit in fits:
         check_outside(fit.config)
-    if config.evaluate is not None and isinstance(config.evaluate.labels, str):
-        check_apart(config.run, "evaluate.labels", config.evaluate.labels)
+    check_outside(config)
     labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri if data is None else data, **opening)

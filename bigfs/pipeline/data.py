@@ -226,10 +226,11 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
-def check_outside(config: Config) -> None:
+def check_outside(config: Config | Comparison) -> None:
     """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
-    labels = f"{config.method}.{METHODS[config.method].labels}"
-    named: dict[str, Any] = {"input.uri": config.input.uri, labels: labels_of_start(config)}
+    named: dict[str, Any] = {"input.uri": config.input.uri}
+    if isinstance(config, Config):
+        named[f"{config.method}.{METHODS[config.method].labels}"] = labels_of_start(config)
     if config.evaluate is not None:
         named["evaluate.labels"] = config.evaluate.labels
     for key, uri in named.items():

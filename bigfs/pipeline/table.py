@@ -266,14 +266,10 @@ class ComparisonResult:
 
     def json(self) -> str:
         """Return all that is known as JSON, values in [0, 1]."""
-        rows = [
-            {
-                **asdict(row),
-                "than_chance": self.than_chance(row),
-                "selected": None if row.method is None else row.selected.tolist(),
-            }
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            selected = None if row.method is None else row.selected.tolist()
+            rows.append({**asdict(row), "than_chance": self.than_chance(row), "selected": selected})
         overlaps = [
             {"n_features": m, "first": a, "second": b, **asdict(overlap)}
             for m, a, b, overlap in self.overlaps()
@@ -493,14 +489,10 @@ class RankSummary:
                 f"Ranks need at least two comparisons with two methods in common. Got {len(sets)} "
                 f"comparisons with {len(common)} in common."
             )
-        matrices = {
-            score: np.array([[table[s][name] for name in common] for s in sets])
-            for score, table in values.items()
-        }
-        ranks = {
-            score: Ranks.of(common, matrix, larger_is_better=JUDGED[score] > 0)
-            for score, matrix in matrices.items()
-        }
+        matrices, ranks = {}, {}
+        for score, table in values.items():
+            matrices[score] = np.array([[table[s][name] for name in common] for s in sets])
+            ranks[score] = Ranks.of(common, matrices[score], larger_is_better=JUDGED[score] > 0)
         return cls(sets, matrices, ranks, [name for name in names if name not in common])
 
     def text(self) -> str:

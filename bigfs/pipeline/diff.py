@@ -133,7 +133,13 @@ class Difference:
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
         for title, features in (("came", self.came), ("went", self.went), ("moved", self.moved)):
-            lines += _feature_lines(title, features)
+            table = [
+                [f.name, f"rank {f.first_rank or 'none'} -> {f.second_rank or 'none'}"]
+                for f in features[:_SHOWN]
+            ]
+            lines += [f"{title}: {len(features)}", *aligned(table, "<<", "  ")]
+            if len(features) > _SHOWN:
+                lines.append(f"  ... and {len(features) - _SHOWN} more")
         changed = {"data": self.inputs, "settings": self.settings, "versions": self.versions}
         for title, values in changed.items():
             lines.append(f"{title}:" if values else f"{title}: the same")
@@ -250,14 +256,3 @@ def _changed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[A
     names = dict.fromkeys([*first, *second])
     pairs = {name: (first.get(name), second.get(name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _feature_lines(title: str, features: list[Moved]) -> list[str]:
-    table = [
-        [feature.name, f"rank {feature.first_rank or 'none'} -> {feature.second_rank or 'none'}"]
-        for feature in features[:_SHOWN]
-    ]
-    lines = [f"{title}: {len(features)}", *aligned(table, "<<", "  ")]
-    if len(features) > _SHOWN:
-        lines.append(f"  ... and {len(features) - _SHOWN} more")
-    return lines

@@ -89,10 +89,9 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     with discarding_data(directory):
         check_shape(config, blocks.n_samples, blocks.n_features)
         y = check_labels(config, blocks.n_samples, blocks.source.dropped)
-    suspicious = suspicious_columns(blocks.source, y)
-    for sentence in suspicious:
+    directory.manifest["notes"] = suspicious_columns(blocks.source, y)
+    for sentence in directory.manifest["notes"]:
         logger.warning(sentence)
-    directory.manifest["notes"] = suspicious
     return blocks, key
 
 
@@ -252,7 +251,7 @@ def check_apart(run: str, key: str, uri: str) -> None:
             )
 
 
-def _links_in(folder: Location | None) -> list[Path]:
+def _links_in(folder: Location) -> list[Path]:
     """Return the links in a folder; none if it is no folder, or cannot be read."""
     if not isinstance(folder, Path):
         return []

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,7 @@ class _Fit:
     name: str
     config: Config
     sizes: list[int]
-    plan: Plan | None = None
+    plan: Plan = field(init=False)
 
 
 def _fits(config: Comparison) -> list[_Fit]:
@@ -253,7 +253,6 @@ def _run(
         rows.append(Row(ALL_FEATURES, None, len(everything), everything, judge([everything]), 0.0))
     engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
     for fit in fits:
-        assert fit.plan is not None
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
         kind = fit.config.preprocess

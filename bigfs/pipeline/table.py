@@ -415,8 +415,7 @@ class Ranks:
         statistic = n**2 * (k - 1) * spread / squares if squares else 0.0
         left = n * (k - 1) - statistic
         if left > 1e-9:
-            F = (n - 1) * statistic / left
-            p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), F))
+            p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * statistic / left))
         else:  # the same order on all sets
             p_value = float(chdtrc(k - 1, statistic))
         q = float(studentized_range.ppf(1 - ALPHA, k, np.inf)) / np.sqrt(2)

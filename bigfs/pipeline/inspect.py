@@ -472,5 +472,4 @@ def _holds_counts(source: Source) -> bool:
     if isinstance(source, SparseSource):
         return source.starts_quickly and source.holds_counts()
     X = next(source.iter_blocks(_HEAD_ROWS), np.zeros((0, 1)))[:_HEAD_ROWS]
-    are_counts = bool((X >= 0).all()) and bool((X == np.floor(X)).all())
-    return are_counts and bool((X == 0).mean() > 0.5)
+    return bool((X >= 0).all() and (X == np.floor(X)).all() and (X == 0).mean() > 0.5)

@@ -234,9 +234,9 @@ def _run(
     warn_of_data(blocks, *(fit.config.method for fit in fits))
     limit = config.memory_limit
     store = RunStages(directory, limit, shared=True)
-    engine = Engine(store, blocks, key)
+    engines = {blocks.transform.kind: Engine(store, blocks, key)}
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
-    judging = engine if judged is blocks else Engine(store, judged, key)
+    judging = engines.setdefault(judged.transform.kind, Engine(store, judged, key))
     settings = {}
     if protocol is not None and config.evaluate is not None:
         settings = {**config.evaluate.model_dump(), "n_clusters": protocol.n_clusters}
@@ -251,7 +251,6 @@ def _run(
     if can_judge_all(judged, protocol):
         everything = np.arange(blocks.n_features)
         rows.append(Row(ALL_FEATURES, None, len(everything), everything, judge([everything]), 0.0))
-    engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
     for fit in fits:
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage

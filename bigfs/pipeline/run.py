@@ -142,8 +142,7 @@ def _run(
         store = RunStages(
             directory, config.memory_limit, former=former.same, committed=metrics.write
         )
-        keeps = config.update is not None
-        engine = Engine(store, blocks, key, base=former.base, keeps_start=keeps)
+        engine = Engine(store, blocks, key, base=former.base, keeps_start=config.update is not None)
         engine.run(stages, planned)
         if line := former.line(directory.manifest["stages"], store.taken_over):
             logger.info(line)

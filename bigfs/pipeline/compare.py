@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.paths import OBJECT
 from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
 from bigfs.evaluate.stage import check_labels, judged_blocks, judging_stage, stages_of
-from bigfs.pipeline.data import (
-    check_apart,
-    check_outside,
-    discarding_data,
-    open_data,
-    with_labels_of,
-)
+from bigfs.pipeline.data import check_outside, discarding_data, open_data, with_labels_of
 from bigfs.pipeline.table import ComparisonResult, RankSummary, Row, run_table
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
@@ -124,8 +118,7 @@ def compare(
     fits = _fits(config)
     for fit in fits:
         check_outside(fit.config)
-    if config.evaluate is not None and isinstance(config.evaluate.labels, str):
-        check_apart(config.run, "evaluate.labels", config.evaluate.labels)
+    check_outside(config)
     labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri if data is None else data, **opening)
@@ -196,7 +189,7 @@ class _Fit:
     name: str
     config: Config
     sizes: list[int]
-    plan: Plan | None = None
+    plan: Plan = field(init=False)
 
 
 def _fits(config: Comparison) -> list[_Fit]:
@@ -241,33 +234,24 @@ def _run(
     warn_of_data(blocks, *(fit.config.method for fit in fits))
     limit = config.memory_limit
     store = RunStages(directory, limit, shared=True)
-    engine = Engine(store, blocks, key)
+    engines = {blocks.transform.kind: Engine(store, blocks, key)}
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
-    judging = engine if judged is blocks else Engine(store, judged, key)
+    judging = engines.setdefault(judged.transform.kind, Engine(store, judged, key))
     settings = {}
     if protocol is not None and config.evaluate is not None:
         settings = {**config.evaluate.model_dump(), "n_clusters": protocol.n_clusters}
         settings["preprocess"] = judged.transform.kind
 
-    def row_of(
-        selections: list[np.ndarray],
-        name: str,
-        method: str | None,
-        seconds: float = 0.0,
-        stability: Agreement | None = None,
-    ) -> Row:
-        """Return a row of the table: of one selection, or of several that were drawn."""
-        stage, first = judging_stage(judged, selections, y, protocol, limit), selections[0]
-        scores = read_attributes(judging.run([stage])["evaluation"])
-        return Row(name, method, len(first), first, scores, seconds, len(selections), stability)
+    def judge(selections: list[np.ndarray]) -> dict[str, Any]:
+        """Return the scores of a selection, or of several that were drawn."""
+        stage = judging_stage(judged, selections, y, protocol, limit)
+        return read_attributes(judging.run([stage])["evaluation"])
 
-    everything: list[Row] = []
-    if can_judge_all(judged, protocol):
-        everything = [row_of([np.arange(blocks.n_features)], ALL_FEATURES, None)]
     rows: list[Row] = []
-    engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
+    if can_judge_all(judged, protocol):
+        everything = np.arange(blocks.n_features)
+        rows.append(Row(ALL_FEATURES, None, len(everything), everything, judge([everything]), 0.0))
     for fit in fits:
-        assert fit.plan is not None
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
         kind = fit.config.preprocess
@@ -283,16 +267,15 @@ def _run(
         elif fit.name == CHANCE:
             sizes = sorted({*fit.sizes, *(row.n_features for row in rows)} - {blocks.n_features})
             selections = {m: result.selections(m) for m in sizes}
-        of_fit = [
-            row_of(selection, fit.name, fit.config.method, seconds, _stability(finished, m))
-            for m, selection in selections.items()
-        ]
-        rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
+        for m, drawn in selections.items():
+            figures = judge(drawn), seconds, len(drawn), _stability(finished, m)
+            rows.append(Row(fit.name, fit.config.method, m, drawn[0], *figures))
+    rows.sort(key=lambda row: (row.method is not None, row.name != CHANCE))
     store.forget_others({"data"}.union(*(engine.used for engine in engines.values())))
     n_classes = None if y is None else int(y.max()) + 1
     about = config.input.uri, blocks.n_samples, blocks.n_features, n_classes, settings
     stages = dict(directory.manifest["stages"])
-    return ComparisonResult(directory.path, *about, [*everything, *rows], stages)
+    return ComparisonResult(directory.path, *about, rows, stages)
 
 
 def _shown(number: int | Auto) -> str:

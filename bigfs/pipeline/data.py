@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +22,14 @@ from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import labels_of_start
-from bigfs.stages.data import copy_input, data_stage
+from bigfs.stages.data import data_stage
 from bigfs.stages.rundir import Footprint, copy_linked, take_over
 from bigfs.stages.stage import Stage
 from bigfs.store.append import append_rows
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
+from bigfs.store.ingest import IngestReport, ingest
 from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
 from bigfs.store.opening import ChainedSource, chain
@@ -44,6 +46,8 @@ C = TypeVar("C", Config, Comparison)
 _ROWS = 1000
 # Of a stage of data: the run whose copy they extend.
 COPIED_FROM = "copied_from"
+# What it keeps of the report of an ingest.
+_REPORTED = ("n_samples", "n_features", "filled_values", "dropped_rows")
 
 
 def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[RowBlocks, str]:
@@ -62,12 +66,10 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     InputError
         If settings or labels do not go with the rows, which only now are all known.
     """
-    former = directory.manifest.get("data", {})
-    current = {"uri": _absolute(config.input.uri)}
-    if former.get("uri") != current["uri"]:
-        directory.changes = f"input.uri is {current['uri']}, was {former.get('uri')}"
-    else:
-        directory.changes = f"the content of {config.input.uri} changed"
+    former, uri = directory.manifest.get("data", {}), _absolute(config.input.uri)
+    directory.changes = f"the content of {config.input.uri} changed"
+    if former.get("uri") != uri:
+        directory.changes = f"input.uri is {uri}, was {former.get('uri')}"
     before = directory.manifest["stages"].get("data", {}).get("settings")
     path, key = _stored(directory, config, source)
     settings = directory.manifest["stages"].get("data", {}).get("settings")
@@ -76,7 +78,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     if former.get("key") in (None, key):
         directory.changes = ""
     parts = parts_of(config.input.uri) if config.update is not None else None
-    directory.manifest["data"] = {"path": str(path), "key": key, "parts": parts, **current}
+    directory.manifest["data"] = {"path": str(path), "key": key, "parts": parts, "uri": uri}
     blocks = RowBlocks.from_any(
         source if source.checked and is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
@@ -87,10 +89,9 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     with discarding_data(directory):
         check_shape(config, blocks.n_samples, blocks.n_features)
         y = check_labels(config, blocks.n_samples, blocks.source.dropped)
-    suspicious = suspicious_columns(blocks.source, y)
-    for sentence in suspicious:
+    directory.manifest["notes"] = suspicious_columns(blocks.source, y)
+    for sentence in directory.manifest["notes"]:
         logger.warning(sentence)
-    directory.manifest["notes"] = suspicious
     return blocks, key
 
 
@@ -120,12 +121,16 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         reset_peak()  # of this process, which reads, also where others are the workers
         with in_stage("data"):
             target, limit = directory.stage_target("data"), config.memory_limit
-            copied = former and extend_copy(config, former, source, target, stage)
-            copied = copied or copy_input(source, target, config.input.missing, limit, chunk)
+            extended = former and extend_copy(config, former, source, target, stage)
+            report = extended or ingest(
+                source, target, missing=config.input.missing, memory_limit=limit, rows=chunk
+            )
         if _content(source, uri) != content:
             raise changed(uri)
-        read = {**footprint.record(peak_bytes()), "passes": 1, "bytes_read": 0}
-        record = {**read, **copied, "version": stage.version, "settings": stage.settings}
+        record = {**footprint.record(peak_bytes()), "passes": 1, "bytes_read": 0}
+        record |= {name: getattr(report, name) for name in _REPORTED}
+        record |= {COPIED_FROM: former.name} if former and extended else {}
+        record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record, checks_itself=True)
     return directory.stage_path("data"), key
 
@@ -142,9 +147,8 @@ def _content(source: Source, uri: str) -> str:
     """Return a key of the input's content; an object is read for it."""
     if not uri.startswith(OBJECT):
         return fingerprint(uri)
-    if isinstance(source, SparseSource):
-        return fingerprint_of_rows(source.iter_csr(_ROWS), source.feature_names)
-    return fingerprint_of_rows(source.iter_blocks(_ROWS), source.feature_names)
+    read = source.iter_csr if isinstance(source, SparseSource) else source.iter_blocks
+    return fingerprint_of_rows(read(_ROWS), source.feature_names)
 
 
 def with_labels_of(config: C, X: Any, source: Source) -> C:
@@ -221,10 +225,11 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
-def check_outside(config: Config) -> None:
+def check_outside(config: Config | Comparison) -> None:
     """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
-    labels = f"{config.method}.{METHODS[config.method].labels}"
-    named: dict[str, Any] = {"input.uri": config.input.uri, labels: labels_of_start(config)}
+    named: dict[str, Any] = {"input.uri": config.input.uri}
+    if isinstance(config, Config):
+        named[f"{config.method}.{METHODS[config.method].labels}"] = labels_of_start(config)
     if config.evaluate is not None:
         named["evaluate.labels"] = config.evaluate.labels
     for key, uri in named.items():
@@ -246,7 +251,7 @@ def check_apart(run: str, key: str, uri: str) -> None:
             )
 
 
-def _links_in(folder: Location | None) -> list[Path]:
+def _links_in(folder: Location) -> list[Path]:
     """Return the links in a folder; none if it is no folder, or cannot be read."""
     if not isinstance(folder, Path):
         return []
@@ -261,11 +266,8 @@ def former_run(config: Config) -> Location | None:
     if config.series is None or config.update is None:
         return None
     run = as_location(config.run).absolute()
-    return max(
-        (place for place in finished_runs(run, config.series) if place.name < run.name),
-        key=lambda place: place.name,
-        default=None,
-    )
+    before = [place for place in finished_runs(run, config.series) if place.name < run.name]
+    return before[-1] if before else None
 
 
 def parts_of(uri: str) -> list[list[str]] | None:
@@ -279,7 +281,7 @@ def parts_of(uri: str) -> list[list[str]] | None:
 
 def extend_copy(
     config: Config, former: Location, source: Source, target: Location, stage: Stage
-) -> dict[str, Any] | None:
+) -> IngestReport | None:
     """Copy the data of the former run and append the new files.
 
     The copy has the former chunks by links, which take no room.
@@ -298,24 +300,24 @@ def extend_copy(
 
     Returns
     -------
-    record : dict or None
-        What the manifest keeps of it. None: all files have to be copied, and the log says why.
+    report : IngestReport or None
+        None: all files have to be copied, and the log says why.
     """
     try:
-        record = _extended(config, RunDirectory(former).read(), source, target, stage)
+        report = _extended(config, RunDirectory(former).read(), source, target, stage)
     except (BigfsError, OSError, KeyError, TypeError, ValueError) as error:
-        record = str(error)
-    if isinstance(record, dict):
-        return record
+        report = str(error)
+    if not isinstance(report, str):
+        return report
     remove_tree(target)
-    logger.info("all files are copied, not only new ones: %s", record)
+    logger.info("all files are copied, not only new ones: %s", report)
     return None
 
 
 def _extended(
     config: Config, former: RunDirectory, source: Source, target: Location, stage: Stage
-) -> dict[str, Any] | str:
-    """Return the record of the extended copy, or why there can be none."""
+) -> IngestReport | str:
+    """Return the report of the extended copy, or why there can be none."""
     name, parts = former.path.name, parts_of(config.input.uri)
     before, record = former.manifest["data"].get("parts"), former.manifest["stages"].get("data")
     if not before or not parts or record is None or not isinstance(source, ChainedSource):
@@ -344,10 +346,6 @@ def _extended(
             return "missing values are replaced by the means of all files"
         missing = "error"  # without any there are no means
     report = append_rows(added, target, missing, config.memory_limit)
-    return {
-        "n_samples": report.n_samples,
-        "n_features": report.n_features,
-        "filled_values": record["filled_values"] + report.filled_values,
-        "dropped_rows": record["dropped_rows"] + report.dropped_rows,
-        COPIED_FROM: name,
-    }
+    filled = record["filled_values"] + report.filled_values
+    dropped = record["dropped_rows"] + report.dropped_rows
+    return replace(report, filled_values=filled, dropped_rows=dropped)

@@ -133,14 +133,19 @@ class Difference:
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
         for title, features in (("came", self.came), ("went", self.went), ("moved", self.moved)):
-            lines += _feature_lines(title, features)
-        for title, values in (
-            ("data", self.inputs),
-            ("settings", self.settings),
-            ("versions", self.versions),
-        ):
-            unchanged = f"{title}: the same"
-            lines += [f"{title}:", *_value_lines(values)] if values else [unchanged]
+            table = [
+                [f.name, f"rank {f.first_rank or 'none'} -> {f.second_rank or 'none'}"]
+                for f in features[:_SHOWN]
+            ]
+            lines += [f"{title}: {len(features)}", *aligned(table, "<<", "  ")]
+            if len(features) > _SHOWN:
+                lines.append(f"  ... and {len(features) - _SHOWN} more")
+        changed = {"data": self.inputs, "settings": self.settings, "versions": self.versions}
+        for title, values in changed.items():
+            lines.append(f"{title}:" if values else f"{title}: the same")
+            for name, pair in values.items():
+                before, after = ("null" if value is None else value for value in pair)
+                lines.append(f"  {name}: {before} -> {after}")
         return "\n".join(lines)
 
 
@@ -168,17 +173,13 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     sides = list(zip((a, b), columns, strict=True))
     ranks = np.array([_ranks(result, where) for result, where in sides])
     masks = np.array([np.isin(where, result.selected) for result, where in sides])
-    pairs = ([rank or None for rank in pair] for pair in ranks.T.tolist())
-    known = [Moved(name, *pair) for name, pair in zip(names, pairs, strict=True)]
-    came, went, both = (
-        [known[i] for i in np.flatnonzero(part)]
-        for part in (masks[1] & ~masks[0], masks[0] & ~masks[1], masks[0] & masks[1])
-    )
-    came.sort(key=lambda feature: feature.second_rank or 0)
-    went.sort(key=lambda feature: feature.first_rank or 0)
-    moved = [feature for feature in both if feature.first_rank != feature.second_rank]
-    moved.sort(key=lambda feature: -abs((feature.first_rank or 0) - (feature.second_rank or 0)))
-    about_a, about_b = _about(a), _about(b)
+
+    def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
+        """Return the features of a mask, by rising values of the order."""
+        chosen = [i for i in np.argsort(order, kind="stable") if mask[i]]
+        return [Moved(names[i], *(rank or None for rank in ranks[:, i].tolist())) for i in chosen]
+
+    moves = abs(ranks[0] - ranks[1])
     return Difference(
         str(first),
         str(second),
@@ -187,11 +188,11 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
         float(agreement_of_pairs(masks)[0]),
         [*_expected(first, a), *_expected(second, b)],
-        came,
-        went,
-        moved,
+        features(masks[1] & ~masks[0], ranks[1]),
+        features(masks[0] & ~masks[1], ranks[0]),
+        features(masks[0] & masks[1] & (moves > 0), -moves),
         _rank_correlation(ranks[:, (ranks > 0).all(axis=0)]),
-        *(_changed(x, y) for x, y in zip(about_a, about_b, strict=True)),
+        *(_changed(x, y) for x, y in zip(_about(a), _about(b), strict=True)),
     )
 
 
@@ -199,8 +200,7 @@ def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
     """Yield what the stability of a run says of other rows, if it has one."""
     sure = result.stability
     if sure is not None:
-        mean = sure.stability
-        limit = sure.lowest_of_another()
+        mean, limit = sure.stability, sure.lowest_of_another()
         yield Expected(str(run), sure.sample_size, mean.value, mean.low, mean.high, limit)
 
 
@@ -256,21 +256,3 @@ def _changed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[A
     names = dict.fromkeys([*first, *second])
     pairs = {name: (first.get(name), second.get(name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _feature_lines(title: str, features: list[Moved]) -> list[str]:
-    table = [
-        [feature.name, f"rank {feature.first_rank or 'none'} -> {feature.second_rank or 'none'}"]
-        for feature in features[:_SHOWN]
-    ]
-    lines = [f"{title}: {len(features)}", *aligned(table, "<<", "  ")]
-    if len(features) > _SHOWN:
-        lines.append(f"  ... and {len(features) - _SHOWN} more")
-    return lines
-
-
-def _value_lines(values: dict[str, tuple[Any, Any]]) -> list[str]:
-    return [
-        f"  {name}: {'null' if before is None else before} -> {'null' if after is None else after}"
-        for name, (before, after) in values.items()
-    ]

@@ -19,13 +19,7 @@ from bigfs.results.export import creating, open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.registry import make_config
 from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
-from bigfs.store.records import (
-    REPORT,
-    TABLE,
-    check_new_file,
-    is_own_report,
-    report_mark,
-)
+from bigfs.store.records import REPORT, TABLE, check_new_file, is_own_report, report_mark
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch

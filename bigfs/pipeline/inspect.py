@@ -78,8 +78,7 @@ def inspect(
     """
     uri = str(path)
     single = sources_of(uri) is None and uri.partition(":")[0] != "sklearn"
-    folder = followed(path) if single else None
-    if folder is not None and is_reachable(folder):
+    if single and is_reachable(folder := followed(path)):
         if isinstance(folder, Path) and not is_store(folder) and read_stamp(folder) is not None:
             folder = folder.parent
         if (folder / MANIFEST).is_file():
@@ -139,11 +138,11 @@ class TableColumn:
     # The kind is "number", "text", or the type that the file names.
     name: str
     kind: str
-    is_number: bool
-    missing: int
-    distinct: int
-    shown: str  # range of numbers, or examples
-    is_id: bool  # whether it holds texts or whole numbers, another one in every row
+    is_number: bool = False
+    missing: int = 0
+    distinct: int = 0
+    shown: str = ""  # range of numbers, or examples
+    is_id: bool = False  # whether it holds texts or whole numbers, another one in every row
 
 
 def describe(path: str | Location, **opening: Any) -> list[str]:
@@ -235,17 +234,17 @@ def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], 
         given = {name: value for name, value in opening.items() if name in kind.takes}
         table = kind.reader.open_table(place, **given)
         count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(table.schema))))
-        kinds, n_rows, empty = {}, 0, np.zeros(0, dtype=bool)
+        columns, n_rows, empty = {}, 0, np.zeros(0, dtype=bool)
         for field in table.schema:
             kind_name = str(field.type).partition("<")[0].replace("dictionary", "category")
-            kinds[field.name] = "row index" if field.name in table.row_ids else kind_name
-        if len(kinds) < len(table.schema):  # a name twice, which opening refuses
+            kind_name = "row index" if field.name in table.row_ids else kind_name
+            columns[field.name] = TableColumn(field.name, kind_name)
+        if len(columns) < len(table.schema):  # a name twice, which opening refuses
             return [], 0, 0
-        columns = {name: TableColumn(name, k, False, 0, 0, "", False) for name, k in kinds.items()}
         for batch in table.first_rows(count):
             n_rows, empty = batch.num_rows, np.ones(batch.num_rows, dtype=bool)
             for name, values in zip(batch.schema.names, batch.columns, strict=True):
-                columns[name] = _column(name, kinds[name], values)
+                columns[name] = _column(name, columns[name].kind, values)
                 if kind_of(values.type) == "number":
                     empty &= np.asarray(values.is_null(nan_is_null=True))
     except InputError:  # what is wrong is said where it is opened
@@ -310,27 +309,22 @@ def _verdict(
 ) -> list[str]:
     """Return a run's refusal of the table, and the settings with which it would take it."""
     n_rows, n_empty = rows
-    others = [column for column in columns if not column.is_number]
-    gaps = [column for column in columns if column.is_number and column.missing]
-    settings = [f"input.{name}={_as_yaml(value)}" for name, value in proposed.items()]
-    alike = [column.name for column in columns if column.is_id]
-    texts = [column.name for column in others if column.is_id]
-    ids = next(iter(texts or (alike if len(alike) <= _MOST_IDS else [])), None)
-    if ids is not None:
-        settings.append(f"input.index={ids}")
-    classes = [
-        column.name
-        for column in others
-        if column.name != ids and 1 < column.distinct <= _FEW * n_rows and not column.missing
-    ]
-    unlike = unlike_others(c.name for c in columns if c.is_number and c.name != ids)
-    left_out = [*(column.name for column in others if column.name != ids), *unlike]
-    if left_out:
-        patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
-        settings.append(f"input.columns={patterns}")
-    if opening:  # a refusal says what else is needed
-        settings = [f"input.{name}={_as_yaml(value)}" for name, value in opening.items()]
-        classes, unlike = [], []
+    numbers = [column for column in columns if column.is_number]
+    gaps = [column for column in numbers if column.missing]
+    settings = [f"input.{name}={_as_yaml(v)}" for name, v in (opening or proposed).items()]
+    classes, unlike = [], []
+    if not opening:  # else a refusal says what else is needed
+        # Texts come first: many columns of whole numbers that all differ are measurements.
+        alike = sorted((c for c in columns if c.is_id), key=lambda column: column.is_number)
+        is_clear = bool(alike) and (not alike[0].is_number or len(alike) <= _MOST_IDS)
+        ids = alike[0].name if is_clear else None
+        settings += [] if ids is None else [f"input.index={ids}"]
+        others = [column for column in columns if not column.is_number and column.name != ids]
+        classes = [c.name for c in others if 1 < c.distinct <= _FEW * n_rows and not c.missing]
+        unlike = unlike_others(column.name for column in numbers if column.name != ids)
+        if left_out := [*(column.name for column in others), *unlike]:
+            patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
+            settings.append(f"input.columns={patterns}")
     if gaps:
         all_empty = all(column.missing == n_empty for column in gaps)
         settings.append(f"input.missing={'drop_rows' if all_empty else 'mean'}")
@@ -382,15 +376,13 @@ def _members(path: str | Location) -> list[str]:
 def _values(source: Source) -> list[str]:
     """Return a description of the values in the first rows of a matrix."""
     rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
-    block: Any = next(source.iter_blocks(rows), None)
-    if block is None or block.shape[0] == 0:
+    X = next(source.iter_blocks(rows), None)
+    if X is None or len(X) == 0:
         return ["bigfs run would say: at least 2 samples are needed. Got 0."]
-    X = block if isinstance(block, np.ndarray) else block.toarray()
-    finite = np.isfinite(X)
     lines = []
     if source.feature_names:
         lines.append(f"features: {first_of(source.feature_names, 5)}")
-    present = X[finite]
+    present = X[np.isfinite(X)]
     if len(present):
         kind = "whole numbers" if (present == np.rint(present)).all() else "numbers"
         text = f"the first {len(X):,} rows: {kind} from {present.min():.4g} to {present.max():.4g}"
@@ -480,5 +472,4 @@ def _holds_counts(source: Source) -> bool:
     if isinstance(source, SparseSource):
         return source.starts_quickly and source.holds_counts()
     X = next(source.iter_blocks(_HEAD_ROWS), np.zeros((0, 1)))[:_HEAD_ROWS]
-    are_counts = bool((X >= 0).all()) and bool((X == np.floor(X)).all())
-    return are_counts and bool((X == 0).mean() > 0.5)
+    return bool((X >= 0).all() and (X == np.floor(X)).all() and (X == 0).mean() > 0.5)

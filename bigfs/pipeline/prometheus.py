@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from bigfs.core import errors
 from bigfs.pipeline.data import check_apart
 from bigfs.pipeline.update import is_below
 from bigfs.results.result import Result
-from bigfs.store.location import as_location, write_atomic
-from bigfs.store.objects import ObjectPath
+from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.records import check_new_file
 
 logger = logging.getLogger("bigfs")
@@ -24,8 +22,11 @@ _RUNNING, _BUG = -1, 1
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class Metrics:
+class Metrics(AbstractContextManager["Metrics"]):
     """The file of ``output.metrics``, if there is one; what cannot be written is logged.
+
+    A run is done within it: if the block fails the metrics say so. Those of a run that holds the
+    directory already are left alone.
 
     Parameters
     ----------
@@ -33,84 +34,60 @@ class Metrics:
 
     Attributes
     ----------
-    manifest : dict or None
-        Of the run directory, once it is open.
+    manifest : dict
+        Of the run directory; without stages until that is open.
     """
 
     def __init__(self, config: Config) -> None:
         """Raise ConfigError if there is no folder for them, or they would replace another file."""
         self._config = config
-        self.manifest: dict[str, Any] | None = None
+        self.manifest: dict[str, Any] = {"stages": {}}
+        self._place: Location | None = None
         if config.output.metrics is None:
             return
         check_apart(config.run, "output.metrics", config.output.metrics)
         place = as_location(config.output.metrics)
         try:
-            if isinstance(place, ObjectPath):
-                if place.exists() and not place.read_text().startswith(_FIRST.decode()):
-                    raise errors.InputError(f"{place} already exists, and bigfs did not write it.")
-            else:
-                check_new_file(place, _FIRST)
+            if isinstance(place, Path):
+                place = check_new_file(place, _FIRST)
+            elif place.exists() and not place.read_text().startswith(_FIRST.decode()):
+                raise errors.InputError(f"{place} already exists, and bigfs did not write it.")
         except (errors.InputError, ValueError) as error:
             raise errors.ConfigError(f"output.metrics: {error}") from None
+        self._place = place
 
     def write(self, code: int = _RUNNING, result: Result | None = None) -> None:
-        """Write the figures that are known, at once for whoever reads them."""
-        if self._config.output.metrics is None:
+        """Write the figures that are known, at once for whoever reads them.
+
+        Parameters
+        ----------
+        code : int, default=-1
+            The exit code of the run; -1 while it is running.
+        result : Result or None, default=None
+            None unless it is finished.
+        """
+        if self._place is None:
             return
-        place = as_location(self._config.output.metrics)
-        place = Path(os.path.realpath(place)) if isinstance(place, Path) else place
+        run = self._config.series or as_location(self._config.run).absolute().name
+        if code == errors.EXIT_DONE and is_below(self._config, self.manifest):
+            code = errors.EXIT_DIFFERENT
+        lines = []
         try:
-            write_atomic(place, metrics_of(self._config, code, self.manifest, result))
+            for name, about, values in _samples(code, self.manifest, result):
+                lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]
+                for stage, value in values.items():
+                    of_stage = f',stage="{stage}"' if stage else ""
+                    labels = f'run="{run.translate(_ESCAPED)}"{of_stage}'
+                    lines.append(f"bigfs_{name}{{{labels}}} {value!r}")
+            write_atomic(self._place, "\n".join(lines) + "\n")
         except (OSError, errors.StorageError) as error:
             logger.warning("%s was not written: %s", self._config.output.metrics, error)
 
-
-@contextmanager
-def writing_metrics(config: Config) -> Iterator[Metrics]:
-    """Yield the metrics of a run; if the block fails they say so.
-
-    Those of a run that holds the directory already are left alone.
-    """
-    metrics = Metrics(config)
-    try:
-        yield metrics
-    except errors.RunLockedError:
-        raise
-    except KeyboardInterrupt:
-        metrics.write(errors.EXIT_INTERRUPTED)
-        raise
-    except Exception as error:
-        metrics.write(error.exit_code if isinstance(error, errors.BigfsError) else _BUG)
-        raise
-
-
-def metrics_of(
-    config: Config, code: int, manifest: dict[str, Any] | None, result: Result | None
-) -> str:
-    """Return the metrics of a run as text.
-
-    Parameters
-    ----------
-    config : Config
-    code : int
-        The exit code of the run; -1 while it is running.
-    manifest : dict or None
-        Of the run directory; None if the run did not come to open it.
-    result : Result or None
-        None unless it is finished.
-    """
-    name = config.series or as_location(config.run).absolute().name
-    series, manifest = name.translate(_ESCAPED), manifest or {"stages": {}}
-    if code == errors.EXIT_DONE and is_below(config, manifest):
-        code = errors.EXIT_DIFFERENT
-    lines = []
-    for name, about, values in _samples(code, manifest, result):
-        lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]
-        for stage, value in values.items():
-            of_stage = f',stage="{stage}"' if stage else ""
-            lines.append(f'bigfs_{name}{{run="{series}"{of_stage}}} {value!r}')
-    return "\n".join(lines) + "\n"
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.write(errors.EXIT_INTERRUPTED)
+        elif isinstance(error, Exception) and not isinstance(error, errors.RunLockedError):
+            self.write(error.exit_code if isinstance(error, errors.BigfsError) else _BUG)
 
 
 def _samples(

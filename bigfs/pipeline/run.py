@@ -22,7 +22,7 @@ from bigfs.pipeline.data import (
     refuse_other,
     with_labels_of,
 )
-from bigfs.pipeline.prometheus import Metrics, writing_metrics
+from bigfs.pipeline.prometheus import Metrics
 from bigfs.pipeline.update import compare_with_former, find_base, update_or_redo
 from bigfs.plan import planning
 from bigfs.results.annotate import check_output, output_stages
@@ -107,7 +107,7 @@ def run(
     config = load_config(config, overrides)
     task_budget(config.memory_limit)
     check_outside(config)
-    with writing_metrics(config) as metrics:
+    with Metrics(config) as metrics:
         return _run(
             config, data, metrics, scheduler, fresh=fresh, performance_report=performance_report
         )
@@ -142,8 +142,7 @@ def _run(
         store = RunStages(
             directory, config.memory_limit, former=former.same, committed=metrics.write
         )
-        keeps = config.update is not None
-        engine = Engine(store, blocks, key, base=former.base, keeps_start=keeps)
+        engine = Engine(store, blocks, key, base=former.base, keeps_start=config.update is not None)
         engine.run(stages, planned)
         if line := former.line(directory.manifest["stages"], store.taken_over):
             logger.info(line)

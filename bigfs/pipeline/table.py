@@ -171,26 +171,18 @@ class ComparisonResult:
                 "without labels: variance of all features explained by the selected ones, and "
                 "mean absolute correlation among these; percent"
             )
+        kind, n_components = spec.get("preprocess", "none"), spec.get("n_components")
+        space = "" if kind == "none" else f"; values: {kind}"
+        if n_components and any(row.n_features > MANY_FEATURES for row in self.rows):
+            space += f"; more than {MANY_FEATURES} features by their first {n_components} "
+            space += "principal components"
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
             f"{starts} ({spec['init']}); percent, mean and deviation over repetitions, of chance "
             "over random selections; redundancy: mean absolute correlation of the selected "
-            f"features{self._space(spec)}"
+            f"features{space}"
         )
-
-    def _space(self, spec: dict[str, Any]) -> str:
-        """Return in which space rows are clustered, where it is not that of the features."""
-        words = []
-        if spec.get("preprocess", "none") != "none":
-            words.append(f"values: {spec['preprocess']}")
-        many = any(row.n_features > MANY_FEATURES for row in self.rows)
-        if many and spec.get("n_components"):
-            words.append(
-                f"more than {MANY_FEATURES} features by their first {spec['n_components']} "
-                "principal components"
-            )
-        return "".join(f"; {text}" for text in words)
 
     def than_chance(self, row: Row) -> dict[str, str]:
         """Return by score whether a method is better than chance, worse, or neither.
@@ -274,14 +266,10 @@ class ComparisonResult:
 
     def json(self) -> str:
         """Return all that is known as JSON, values in [0, 1]."""
-        rows = [
-            {
-                **asdict(row),
-                "than_chance": self.than_chance(row),
-                "selected": None if row.method is None else row.selected.tolist(),
-            }
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            selected = None if row.method is None else row.selected.tolist()
+            rows.append({**asdict(row), "than_chance": self.than_chance(row), "selected": selected})
         overlaps = [
             {"n_features": m, "first": a, "second": b, **asdict(overlap)}
             for m, a, b, overlap in self.overlaps()
@@ -320,11 +308,10 @@ class ComparisonResult:
                 values = [v for row in rows if (v := row.value(score)) is not None]
                 if len(values) < len(rows):
                     continue
-                sizes = [row.n_features for row in rows]
+                sizes, percent = [row.n_features for row in rows], [100 * v for v in values]
                 spread = [100 * row.scores.get(f"{score}_std", 0.0) for row in rows]
-                percent = [100 * v for v in values]
-                is_line, is_chance = rows[0].method is None, name == CHANCE
-                curves.append(Curve(name, sizes, percent, spread, is_line, is_chance))
+                kind = {"is_line": rows[0].method is None, "is_chance": name == CHANCE}
+                curves.append(Curve(name, sizes, percent, spread, **kind))
             if curves:
                 panels.append((f"{SCORES[score]} (%)", curves))
         return panels
@@ -428,8 +415,7 @@ class Ranks:
         statistic = n**2 * (k - 1) * spread / squares if squares else 0.0
         left = n * (k - 1) - statistic
         if left > 1e-9:
-            F = (n - 1) * statistic / left
-            p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), F))
+            p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * statistic / left))
         else:  # the same order on all sets
             p_value = float(chdtrc(k - 1, statistic))
         q = float(studentized_range.ppf(1 - ALPHA, k, np.inf)) / np.sqrt(2)
@@ -502,14 +488,10 @@ class RankSummary:
                 f"Ranks need at least two comparisons with two methods in common. Got {len(sets)} "
                 f"comparisons with {len(common)} in common."
             )
-        matrices = {
-            score: np.array([[table[s][name] for name in common] for s in sets])
-            for score, table in values.items()
-        }
-        ranks = {
-            score: Ranks.of(common, matrix, larger_is_better=JUDGED[score] > 0)
-            for score, matrix in matrices.items()
-        }
+        matrices, ranks = {}, {}
+        for score, table in values.items():
+            matrices[score] = np.array([[table[s][name] for name in common] for s in sets])
+            ranks[score] = Ranks.of(common, matrices[score], larger_is_better=JUDGED[score] > 0)
         return cls(sets, matrices, ranks, [name for name in names if name not in common])
 
     def text(self) -> str:

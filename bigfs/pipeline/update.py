@@ -90,7 +90,7 @@ def find_base(
         # Proves, when rows were added to the input, that the first ones are the same.
         key_of_old = key_of_rows(as_location(data["path"]), n_samples, "modified")
         directory.manifest["data"] = {**data, "rows": n_samples, "rows_key": key_of_old}
-    former = _candidate(config, blocks, stages, directory, key)
+    former = _candidate(config, stages, directory, key)
     directory.manifest.pop(UPDATED, None)
     if former.record is not None:
         directory.manifest[UPDATED] = {**former.record, "data": key}
@@ -98,7 +98,7 @@ def find_base(
 
 
 def _candidate(
-    config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
+    config: Config, stages: Iterable[Stage], directory: RunDirectory, key: str
 ) -> Updatable:
     """Return the run that is updated or used again, if there is one."""
     if config.update is None or not directory.may_update:
@@ -119,7 +119,7 @@ def _candidate(
                 before = former.manifest.get(UPDATED)
                 base = before and _base_of(before, former, config.update)
                 return Updatable(base, before, former)
-            examined = _examined(config, blocks, stages, directory, former)
+            examined = _examined(config, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
     if isinstance(examined, Updatable):
@@ -205,17 +205,14 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
 
 
 def _examined(
-    config: Config,
-    blocks: RowBlocks,
-    stages: Iterable[Stage],
-    directory: RunDirectory,
-    former: RunDirectory,
+    config: Config, stages: Iterable[Stage], directory: RunDirectory, former: RunDirectory
 ) -> Updatable | str:
     """Return a former run as the base, or why it cannot be."""
     name, manifest, limits = former.path.name, former.manifest, config.update
     assert limits is not None
-    n, data, before = blocks.n_samples, manifest["data"], manifest.get(UPDATED) or {}
-    path, n_old = directory.manifest["data"]["path"], int(data.get("rows", 0))
+    data, current = manifest["data"], directory.manifest["data"]
+    before, n_old = manifest.get(UPDATED) or {}, int(data.get("rows", 0))
+    path, n = current["path"], current["rows"]
     if data["path"] != path and not data.get("parts"):
         return f"the input is neither a store that bigfs wrote nor files of {name} and new ones"
     if manifest["method"] != config.method:

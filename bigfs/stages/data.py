@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from bigfs.blocks import preprocess
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config.sections import InputConfig
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds
 from bigfs.stages.stage import Stage
-from bigfs.store.ingest import ingest, ingest_bytes
-from bigfs.store.location import Location
-from bigfs.store.source import Source
+from bigfs.store.ingest import ingest_bytes
 
 INGEST_VERSION = 4
 
@@ -49,7 +46,7 @@ def data_stage(
         "data",
         INGEST_VERSION,
         depends,
-        # Planned only: what runs is `copy_input`.
+        # Planned only: what runs is `ingest`.
         lambda shape: Ingestion(  # type: ignore[arg-type,return-value]
             shape,  # type: ignore[arg-type]
             settings.missing,
@@ -96,16 +93,3 @@ class Ingestion:
             steps.append(moments_step(shape))
         scratch = stored + self.temporary_bytes
         return StageCost(tuple(steps), scratch, stored) if steps else None
-
-
-def copy_input(
-    source: Source, out: Location, missing: str, memory_limit: int, rows: int | None = None
-) -> dict[str, Any]:
-    """Copy an opened input into a store; return what the manifest keeps of it."""
-    report = ingest(source, out, missing=missing, memory_limit=memory_limit, rows=rows)
-    return {
-        "n_samples": report.n_samples,
-        "n_features": report.n_features,
-        "filled_values": report.filled_values,
-        "dropped_rows": report.dropped_rows,
-    }

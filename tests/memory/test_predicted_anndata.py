@@ -23,10 +23,11 @@ from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB
 from bigfs.plan.planning import header_of
 from bigfs.plan.plan import Place, make_plan
-from bigfs.stages.data import copy_input, data_stage
+from bigfs.stages.data import data_stage
+from bigfs.store.ingest import ingest
 from bigfs.store.source import open_matrix
 small, large = sys.argv[1:]
-copy_input(open_matrix(small), small + ".copy", "error", 4 * GIB)
+ingest(open_matrix(small), small + ".copy", memory_limit=4 * GIB)
 source = open_matrix(large)
 header = header_of(source, large)
 held = {"held_bytes": header.held_bytes, "temporary_bytes": header.temporary_bytes}
@@ -34,8 +35,8 @@ stage = data_stage(InputConfig(uri=large), "none", False, **held)
 [planned] = make_plan([stage], header.shape(None, sparse=True), Place(4 * GIB)).stages
 reset_peak()
 before = peak_bytes()
-report = copy_input(source, large + ".copy", "error", 4 * GIB)
-print(report["n_samples"], peak_bytes() - before, planned.cost.task_bytes)
+report = ingest(source, large + ".copy", memory_limit=4 * GIB)
+print(report.n_samples, peak_bytes() - before, planned.cost.task_bytes)
 """
 
 

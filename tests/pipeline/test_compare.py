@@ -19,12 +19,12 @@ from bigfs import cli
 from bigfs.blocks import kernels
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.evaluate import selection
-from bigfs.pipeline import compare
+from bigfs.pipeline import compare, data
 from bigfs.pipeline.compare import fits_for
 from bigfs.pipeline.inspect import inspect
 from bigfs.selectors.one_pass.strategies import Variances
 from bigfs.selectors.registry import load_comparison, make_config
-from bigfs.stages import data, graph, spectral
+from bigfs.stages import graph, spectral
 from tests.conftest import REPO
 
 METHODS: list[Any] = [

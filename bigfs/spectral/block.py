@@ -8,21 +8,19 @@ iterate.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
 from bigfs.spectral import tasks
 from bigfs.spectral.kernels import CACHE_LINE
-from bigfs.spectral.operator import Storage, StoredGraph, store_graph
+from bigfs.spectral.operator import StoredGraph
 from bigfs.spectral.tasks import Begin, Vectors
-from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
+from bigfs.store.location import Location, as_location, is_within, write_atomic
 from bigfs.store.scratch import Scratch
 
 _RECORD = "spectral.json"
@@ -59,19 +57,6 @@ class Record:
             usable = usable and as_location(state["folder"]).exists()
             self.state = state if usable and state["row_bytes"] == row_bytes else None
 
-    def folder(self) -> Scratch:
-        """Return a new folder beside what is recorded."""
-        assert self.path is not None
-        if self.state is None:
-            self.forget()
-        return Scratch(self.path / uuid.uuid4().hex[:12])
-
-    def graph(self, W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
-        """Return the recorded graph, or store it."""
-        if self.state is None:
-            return store_graph(W, scratch, storage)
-        return StoredGraph.open(W, self.state["graph"])
-
     def write(self, graph: StoredGraph, state: dict[str, Any]) -> None:
         """Replace what is recorded."""
         if self.path is not None:
@@ -79,11 +64,6 @@ class Record:
             state = {"folder": folder, "graph": graph.describe(), **state}
             state["row_bytes"] = self.row_bytes
             write_atomic(self.path / _RECORD, json.dumps(state, default=asdict))
-
-    def forget(self) -> None:
-        """Remove the record and all it names."""
-        if self.path is not None:
-            remove_tree(self.path)
 
 
 def _places(stored: Any) -> Iterator[str]:

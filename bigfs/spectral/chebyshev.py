@@ -6,6 +6,7 @@ step is committed: a worker that dies costs the work since the last commit, half
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from bigfs.spectral import tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
-from bigfs.spectral.operator import Storage, StoredGraph
+from bigfs.spectral.operator import Storage, StoredGraph, store_graph
 from bigfs.spectral.problem import (
     Goal,
     add_pivot,
@@ -30,7 +31,7 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
-from bigfs.store.location import Location
+from bigfs.store.location import Location, remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 
@@ -112,9 +113,12 @@ def solve_chebyshev(
     recorded = _recorded(checkpoint, scratch, storage.row_bytes)
     with recorded as (record, folder), track("spectral", None, "products") as progress:
         with silenced():
-            graph = record.graph(W, folder, storage)
-        if refuses_thin and graph.fill >= 0 and record.state is None:
-            raise ThinGraph
+            if record.state is not None:
+                graph = StoredGraph.open(W, record.state["graph"])
+            else:
+                graph = store_graph(W, folder, storage)
+                if refuses_thin and graph.fill >= 0:
+                    raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
         solve = _Solve(goal, graph, folder)
         if goal.n_missing:
@@ -131,19 +135,20 @@ def _recorded(
 
     An interrupted solve can be resumed; a failed one would fail again.
     """
-    record = Record(checkpoint, row_bytes)
+    record, removed = Record(checkpoint, row_bytes), scratch.path
     if checkpoint is not None:
         scratch.close()
-        scratch = record.folder()
+        if record.state is None:
+            remove_tree(checkpoint)
+        # A new folder beside what is recorded.
+        removed, scratch = checkpoint, Scratch(checkpoint / uuid.uuid4().hex[:12])
     try:
         yield record, scratch
     except BaseException as error:
         if checkpoint is None or isinstance(error, (InputError, ConvergenceError, ThinGraph)):
-            record.forget()
-            scratch.close()
+            remove_tree(removed)
         raise
-    record.forget()
-    scratch.close()
+    remove_tree(removed)
 
 
 @dataclass

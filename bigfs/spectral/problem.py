@@ -17,6 +17,7 @@ import numpy as np
 from bigfs.core.errors import ConvergenceError, InputError, check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
+from bigfs.spectral.thin import inverse
 from bigfs.store.scratch import block_bounds
 
 logger = logging.getLogger("bigfs")
@@ -187,14 +188,9 @@ class NullSpace:
     # component.
     unit: np.ndarray
 
-    @property
-    def n_components(self) -> int:
-        """Number of connected components."""
-        return len(self.volumes)
-
     def project(self, x: np.ndarray) -> np.ndarray:
         """Return the part of x in the null space, shape (n_samples,)."""
-        shares = np.bincount(self.labels, self.unit * x, self.n_components)
+        shares = np.bincount(self.labels, self.unit * x, len(self.volumes))
         return self.unit * shares[self.labels]
 
     def projector(self) -> np.ndarray:
@@ -246,12 +242,9 @@ def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     # W is symmetric: strongly connected parts are the components, found without W'.
     count, component_of_row = connected_components(W, directed=True, connection="strong")
     volumes = np.bincount(component_of_row, degrees, count)
-    first = np.full(count, len(component_of_row))
-    np.minimum.at(first, component_of_row, np.arange(len(component_of_row)))
+    _, first = np.unique(component_of_row, return_index=True)
     order = np.lexsort((first, -volumes))
-    rank = np.empty(count, dtype=np.int32)
-    rank[order] = np.arange(count)
-    labels, volumes = rank[component_of_row], volumes[order]
+    labels, volumes = inverse(order).astype(np.int32)[component_of_row], volumes[order]
     return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
 
 
@@ -282,9 +275,8 @@ class Problem(Goal):
         degrees = np.asarray(W @ np.ones(n_samples))
         check_rows(W.indptr, W.data, degrees, np.arange(n_samples))
         null = null_space(W, degrees)
-        return cls(
-            n_samples, null.n_components, n_components, tol, W=W, root=np.sqrt(degrees), null=null
-        )
+        n_connected, root = len(null.volumes), np.sqrt(degrees)
+        return cls(n_samples, n_connected, n_components, tol, W=W, root=root, null=null)
 
     def scaled(self) -> Any:
         """Return S as scipy CSR, float64."""

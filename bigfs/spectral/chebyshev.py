@@ -188,7 +188,7 @@ class _Solve:
             eigenvalues, residuals = block.finish()
             goal.edge = max(edge, float(eigenvalues[-1]))
             goal.n_products += block.width
-            goal.check(eigenvalues, residuals[: goal.n_missing])
+            goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
             known = block.n_near or block.width
             if guards_folder is not None and known > goal.n_missing:

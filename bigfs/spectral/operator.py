@@ -105,7 +105,7 @@ def _volumes_task(
     start, stop = bounds
     indptr, degrees = W.indptr.read(start, stop + 1), W.degrees.read(start, stop)
     weights = W.data.read(int(indptr[0]), int(indptr[-1]))
-    check_rows(indptr - indptr[0], weights, degrees, np.arange(start, stop))
+    check_rows(indptr - indptr[0], weights, degrees, start)
     return np.bincount(labels.read(start, stop), degrees, n_connected)
 
 

@@ -160,13 +160,12 @@ class Goal:
     def check(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> None:
         """Raise ConvergenceError if a pair that is not of the bulk has not converged.
 
-        ``residuals`` are those of the eigenvalues that were asked for.
+        Of those beyond the pairs that were asked for nothing is checked.
         """
-        count = min(self.n_missing, len(residuals))
+        count = self.n_missing
+        residuals = residuals[:count]
         accepted = np.maximum(self.accepted(eigenvalues)[:count], ROUNDING)
-        done = (residuals[:count] <= accepted) | self.in_bulk(
-            eigenvalues[:count], residuals[:count]
-        )
+        done = (residuals <= accepted) | self.in_bulk(eigenvalues[:count], residuals)
         if not done.all():
             shown = ", ".join(f"{value:.1e}" for value in residuals)
             raise ConvergenceError(
@@ -273,7 +272,7 @@ class Problem(Goal):
         W = W.tocsr() if issparse(W) else W
         # A sum of float32 weights in their own type would be too coarse.
         degrees = np.asarray(W @ np.ones(n_samples))
-        check_rows(W.indptr, W.data, degrees, np.arange(n_samples))
+        check_rows(W.indptr, W.data, degrees)
         null = null_space(W, degrees)
         n_connected, root = len(null.volumes), np.sqrt(degrees)
         return cls(n_samples, n_connected, n_components, tol, W=W, root=root, null=null)
@@ -307,7 +306,7 @@ class Problem(Goal):
         ritz_vectors /= self.root[:, None]
         residuals = self.residuals(eigenvalues, ritz_vectors)
         say_where(f"largest residual {residuals[:missing].max(initial=0.0):.1e}")
-        self.check(eigenvalues, residuals[:missing])
+        self.check(eigenvalues, residuals)
         summary = self.summary(eigenvalues, residuals)
         ritz_vectors *= self.root[:, None]
         canonical_basis(eigenvalues, ritz_vectors, self.group_widths(eigenvalues, residuals))
@@ -331,7 +330,7 @@ class Problem(Goal):
 
 
 def check_rows(
-    indptr: np.ndarray, weights: np.ndarray, degrees: np.ndarray, rows: np.ndarray
+    indptr: np.ndarray, weights: np.ndarray, degrees: np.ndarray, first: int = 0
 ) -> None:
     """Raise InputError if a weight is negative or a degree is not positive.
 
@@ -340,20 +339,20 @@ def check_rows(
     indptr : ndarray of shape (n_rows + 1,)
     weights : ndarray of shape (n_entries,)
     degrees : ndarray of shape (n_rows,)
-    rows : ndarray of shape (n_rows,)
-        Their numbers, for the message.
+    first : int, default=0
+        Number of the first row, for the message.
     """
     if not (degrees > 0).all():
-        bad = int((~(degrees > 0)).argmax())
+        bad = int((degrees > 0).argmin())
         raise InputError(
-            f"row {rows[bad]} of the graph has degree {degrees[bad]:g}; degrees must be positive. "
-            f"Use binary weights or a wider heat kernel. {FROM_0}"
+            f"row {first + bad} of the graph has degree {degrees[bad]:g}; degrees must be "
+            f"positive. Use binary weights or a wider heat kernel. {FROM_0}"
         )
     if len(weights) and weights.min() < 0:
         place = int((weights < 0).argmax())
         bad = int(np.searchsorted(indptr, place, side="right")) - 1
         raise InputError(
-            f"row {rows[bad]} of the graph has a negative weight, {weights[place]:g}: the "
+            f"row {first + bad} of the graph has a negative weight, {weights[place]:g}: the "
             "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
             f"data whose dot products are not negative. {FROM_0}"
         )

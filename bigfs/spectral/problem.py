@@ -381,9 +381,19 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray)
         As in `groups`.
     vectors : ndarray of shape (n_samples, k)
         Orthonormal columns; overwritten.
+
+    Notes
+    -----
+    In this basis rows chosen by pivoting are triangular. The pivot is the row of largest norm
+    beyond the earlier ones, the first of several: equal parts of a graph have equal rows.
     """
     for begin, end in groups(values, widths):
-        vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
+        part, turn = vectors[:, begin:end], np.zeros((end - begin, end - begin))
+        left = np.einsum("ij,ij->i", part, part)
+        for j in range(end - begin):
+            add_pivot(turn, j, part[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()])
+            left -= (part @ turn[:, j]) ** 2
+        part[:] = part @ turn
 
 
 def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -398,22 +408,6 @@ def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
             yield begin, end
 
 
-def _rotation(vectors: np.ndarray) -> np.ndarray:
-    """Return the rotation in which rows chosen by pivoting are triangular.
-
-    The pivot is the row of largest norm beyond the earlier ones, the first of several: equal
-    parts of a graph have equal rows.
-    """
-    width = vectors.shape[1]
-    turn = np.zeros((width, width))
-    left = np.einsum("ij,ij->i", vectors, vectors)
-    for j in range(width):
-        row = vectors[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()]
-        add_pivot(turn, j, row)
-        left -= (vectors @ turn[:, j]) ** 2
-    return turn
-
-
 def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
     """Make column j of a rotation what a row has beyond the columns before it, in place."""
     row = row - turn[:, :j] @ (turn[:, :j].T @ row)
@@ -425,9 +419,6 @@ def fix_signs(vectors: np.ndarray) -> None:
 
     Of several such entries the first one counts.
     """
-    signs = np.ones(vectors.shape[1])
-    for j, column in enumerate(vectors.T):
-        size = np.abs(column)
-        if column[(size >= (1.0 - SIGN_TIE) * size.max()).argmax()] < 0:
-            signs[j] = -1.0
-    vectors *= signs
+    sizes = np.abs(vectors)
+    first = (sizes >= (1.0 - SIGN_TIE) * sizes.max(axis=0)).argmax(axis=0)
+    vectors *= np.where(vectors[first, np.arange(len(first))] < 0, -1.0, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,7 +76,10 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     if problem.n_samples <= DENSE_ROWS or problem.n_wanted >= problem.n_samples - 2:
         return solve_dense(problem)
     if (order := sparse_order(problem.W)) is not None:
-        return problem.finish(*_arpack(_PseudoInverse(problem, order), random_state))
+        _, ground = np.unique(problem.null.labels, return_index=True)
+        solve = pseudo_inverse(problem.W, problem.root, ground, order)
+        operator = _Operator(problem, problem.scaled(), 0.0, solve)
+        return problem.finish(*_arpack(operator, random_state))
     return problem.finish(*_converged(problem, random_state))
 
 
@@ -91,39 +95,26 @@ def solve_dense(problem: Problem) -> Eigenpairs:
     return problem.finish(1.0 - values[::-1], np.ascontiguousarray(vectors[:, ::-1]))
 
 
-class _Multiplied:
-    """S, whose largest eigenvalues are 1 - lambda."""
+@dataclass
+class _Operator:
+    """S, whose largest eigenvalues are 1 - lambda, or what is given to solve by instead of it."""
 
-    def __init__(self, problem: Problem, tol: float) -> None:
-        self.problem, self.tol = problem, tol
-        self.scaled = problem.scaled()
-
-    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
-        """Return S x, with what is projected out below all other eigenvalues."""
-        return np.asarray(self.scaled @ x - 3.0 * project(x))
-
-    def values(self, theta: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of I - S."""
-        return 1.0 - theta
-
-
-class _PseudoInverse(_Multiplied):
-    """The pseudo-inverse of I - S, whose largest eigenvalues are 1 / lambda."""
-
-    def __init__(self, problem: Problem, order: np.ndarray) -> None:
-        super().__init__(problem, 0.0)
-        _, ground = np.unique(problem.null.labels, return_index=True)
-        self._solve = pseudo_inverse(problem.W, problem.root, ground, order)
+    problem: Problem
+    scaled: Any  # S as scipy CSR
+    tol: float  # of ARPACK
+    solve: Projection | None = None  # the pseudo-inverse of I - S: its largest are 1 / lambda
 
     def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
-        """Solve, with what is projected out below all other eigenvalues."""
+        """Multiply or solve, with what is projected out below all other eigenvalues."""
         known = project(x)
-        y = self._solve(x - known)
+        if self.solve is None:
+            return np.asarray(self.scaled @ x - 3.0 * known)
+        y = self.solve(x - known)
         return np.asarray(y - project(y) - 3.0 * known)
 
     def values(self, theta: np.ndarray) -> np.ndarray:
         """Return the eigenvalues of I - S."""
-        return 1.0 / theta
+        return 1.0 - theta if self.solve is None else 1.0 / theta
 
 
 def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,20 +122,20 @@ def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndar
 
     ARPACK's tolerance is absolute, and what is accepted depends on the eigenvalues.
     """
-    inner = 1e-2 * problem.tol
+    operator = _Operator(problem, problem.scaled(), 1e-2 * problem.tol)
     while True:
-        eigenvalues, vectors = _arpack(_Multiplied(problem, inner), random_state)
+        eigenvalues, vectors = _arpack(operator, random_state)
         problem.edge = float(eigenvalues.max())
         wanted = problem.n_missing
         residuals = problem.residuals(eigenvalues, vectors / problem.root[:, None])[:wanted]
         accepted = problem.accepted(eigenvalues)[:wanted]
         late = (residuals > accepted) & ~problem.in_bulk(eigenvalues[:wanted], residuals)
-        if not late.any() or inner <= _LEAST_TOL:
+        if not late.any() or operator.tol <= _LEAST_TOL:
             return eigenvalues, vectors
-        inner = max(min(1e-2 * inner, 0.1 * accepted[late].min()), _LEAST_TOL)
+        operator.tol = max(min(1e-2 * operator.tol, 0.1 * accepted[late].min()), _LEAST_TOL)
 
 
-def _arpack(operator: _Multiplied, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest eigenvalues of I - S without the null space, and their vectors.
 
     Krylov spaces of one start vector hold one vector of a multiple eigenvalue, so a run can miss
@@ -179,11 +170,7 @@ def _arpack(operator: _Multiplied, random_state: int) -> tuple[np.ndarray, np.nd
 
 
 def _smallest(
-    operator: _Multiplied,
-    k: int,
-    known: np.ndarray | None,
-    random_state: int,
-    block: int = 0,
+    operator: _Operator, k: int, known: np.ndarray | None, random_state: int, block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k smallest eigenpairs of I - S beyond the null space and what is known."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh

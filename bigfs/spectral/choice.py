@@ -12,7 +12,7 @@ from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.block import BLOCK_VALUES, MULTIPLICATIONS, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.iteration import block_width, bulk_begins
+from bigfs.spectral.iteration import block_width
 from bigfs.spectral.kernels import CACHE_LINE
 from bigfs.spectral.operator import PIECE_ROWS, SLICE_ENTRIES, Storage
 from bigfs.spectral.problem import GUARDS
@@ -220,15 +220,6 @@ def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Stora
         if needed <= budget:
             return replace(storage, room=needed)
     return storage
-
-
-def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
-    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
-
-    Parameters as in `bigfs.spectral.iteration.bulk_begins`.
-    """
-    begins = bulk_begins(eigenvalues, edge, n_beyond)
-    return int(begins.argmax()) if begins.any() else None
 
 
 def suggest_n_clusters(

@@ -22,13 +22,12 @@ from bigfs.spectral.choice import (
     SOLVERS,
     SPECTRUM,
     choose_solver,
-    count_before_bulk,
     eigsh_bytes,
     relative_gaps,
     suggest_n_clusters,
 )
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
-from bigfs.spectral.iteration import block_width
+from bigfs.spectral.iteration import block_width, count_before_bulk
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.tasks import StoredStart
 from bigfs.store.location import Location

@@ -228,8 +228,8 @@ class Iteration:
 
     def _patience(self, eigenvalues: np.ndarray, first: int) -> int:
         """Return how many rounds pairs of the bulk get, of which this is the first."""
-        begins = bulk_begins(eigenvalues[: self.goal.n_missing], self.goal.edge)[: first + 1]
-        return _PATIENCE_BEHIND_GAP if begins.any() else _PATIENCE
+        before = count_before_bulk(eigenvalues[: self.goal.n_missing], self.goal.edge)
+        return _PATIENCE if before is None or before > first else _PATIENCE_BEHIND_GAP
 
     def _plan(
         self, eigenvalues: np.ndarray, residuals: np.ndarray, needed: int, before: int
@@ -262,8 +262,8 @@ class Iteration:
         self.n_done = 0 if self._is_coarse(eigenvalues) else int(late.argmax())
 
 
-def bulk_begins(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> np.ndarray:
-    """Say for each eigenvalue whether the bulk of the spectrum may begin with it.
+def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
+    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
 
     Parameters
     ----------
@@ -276,13 +276,14 @@ def bulk_begins(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) ->
 
     Notes
     -----
-    It does where an eigenvalue is at least twice the one before it, and those that follow, up to
+    It begins where an eigenvalue is at least twice the one before it, and those that follow, up to
     the edge, are at most 3 % of it apart in the mean.
     """
     before = np.concatenate([[0.0], eigenvalues[:-1]])
     followers = np.arange(len(eigenvalues), 0, -1) + n_beyond - 1
     crowded = edge <= (1.0 + _SPACING * followers) * eigenvalues
-    return np.asarray((before <= (1.0 - _GAP) * eigenvalues) & crowded)
+    begins = (before <= (1.0 - _GAP) * eigenvalues) & crowded
+    return int(begins.argmax()) if begins.any() else None
 
 
 def _bounds(alpha: np.ndarray, beta: np.ndarray) -> tuple[float, float]:

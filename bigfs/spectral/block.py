@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from bigfs.store.location import Location, as_location, is_within, write_atomic
 from bigfs.store.scratch import Scratch
 
 _RECORD = "spectral.json"
+# What it has of a block.
+_COUNTED = ("steps", "dtype", "n_near", "z", "filtering")
 # Multiplications of one task, about half a minute: what a worker that dies costs.
 MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
@@ -110,20 +112,17 @@ class StoredBlock:
         self._volumes = graph.volumes.load()
         self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
+        self.z: Vectors
         # Within the filter: vectors and those before them.
-        self._filtering: Vectors | None = None
+        self.filtering: Vectors | None = None
         self.turned: tasks.RitzVectors | None = None
-        self._folder, self._steps = str(scratch.child("iterates").path), 0
+        self._folder, self.steps = str(scratch.child("iterates").path), 0
         self.dtype, self.n_near = "float32", begin.n_near
         if record.state is not None:
-            stored = record.state["block"]
-            self._steps, self.dtype, self.n_near = (
-                stored[name] for name in ("steps", "dtype", "n_near")
-            )
-            self.z = Vectors.from_json(stored["z"])
-            self._begin = begin.without_start()  # the first commit comes after it
-            if stored["filtering"] is not None:
-                self._filtering = Vectors.from_json(stored["filtering"])
+            for name in _COUNTED:
+                value = record.state["block"][name]
+                setattr(self, name, Vectors.from_json(value) if isinstance(value, dict) else value)
+            self._begin = replace(begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
             shared = (graph, begin, self.z)
@@ -131,23 +130,13 @@ class StoredBlock:
                 run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
             )
 
-    def saved(self) -> dict[str, Any] | None:
-        """Return where the iteration was when it was last committed."""
-        return None if self.record.state is None else self.record.state["iteration"]
-
     def commit(self, state: dict[str, Any]) -> None:
         """Record the vectors that count and, as JSON values, where the iteration is.
 
         Others are deleted then.
         """
         self._state = state
-        block = {
-            "steps": self._steps,
-            "dtype": self.dtype,
-            "n_near": self.n_near,
-            "z": self.z,
-            "filtering": self._filtering,
-        }
+        block = {name: getattr(self, name) for name in _COUNTED}
         self.record.write(self.graph, {"iteration": state, "block": block})
         for vectors in self._stale:
             vectors.remove()
@@ -164,7 +153,7 @@ class StoredBlock:
 
         Their products P z are computed for all. Returns the products with one vector.
         """
-        source, state = self.z, self._filtering
+        source, state = self.z, self.filtering
         widths = self._target(by_panel=True).widths
         # Whole lots of columns, so that the width of panels changes no bit.
         n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
@@ -185,12 +174,12 @@ class StoredBlock:
                 self._stale.append(state)
             state = target.with_attempts([*[None] * taken.start, *written])
             if not is_last:
-                self._filtering = state
+                self.filtering = state
                 self.commit(self._state)
-        self._filtering = None
+        self.filtering = None
         assert state is not None
         self._filtered = state
-        self._begin = self._begin.without_start()
+        self._begin = replace(self._begin, start=None)  # new rows are filled in
         return len(steps) * columns
 
     def ritz(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -241,10 +230,6 @@ class StoredBlock:
         squares = np.sum([part for _, part in results], axis=0)
         return 1.0 - mu[::-1], np.sqrt(squares)
 
-    def refine(self) -> None:
-        """Go on in float64."""
-        self.dtype = "float64"
-
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Solve the small problem of the vectors as they are stored; returns as `ritz`."""
         self.filter([], self.width)
@@ -252,12 +237,12 @@ class StoredBlock:
 
     def _target(self, *, by_panel: bool, done: int = 0) -> Vectors:
         """Return vectors that are to be written."""
-        self._steps += 1
+        self.steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
         n, width = self.graph.n_samples, self.width
         widths = tuple(min(most, width - first) for first in range(0, width, most))
         return Vectors(
-            self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
+            self._folder, self.steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,
         )  # fmt: skip
 

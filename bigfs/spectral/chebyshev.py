@@ -166,11 +166,10 @@ class _Solve:
         width = block_width(goal.n_missing)
         with silenced():
             if record.state is None:
-                start = begin.start
-                begin = begin.without_start()
-                if start is not None and start.width > goal.n_missing:
-                    begin = replace(begin, start=start, n_near=min(start.width, width))
+                if begin.start is not None and begin.start.width > goal.n_missing:
+                    begin = replace(begin, n_near=min(begin.start.width, width))
                 else:
+                    begin = replace(begin, start=None)
                     begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
             self.block = StoredBlock(graph, scratch, width, begin, record, progress)
             iteration = Iteration(goal, self.block)

@@ -113,7 +113,8 @@ class Iteration:
         self.is_cut = self.is_done = False
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
-        if (state := block.saved()) is not None:
+        if block.record.state is not None:
+            state = block.record.state["iteration"]
             self.window = Window(*state["window"])
             for name in _COUNTED:
                 setattr(self, name, state[name])
@@ -160,7 +161,7 @@ class Iteration:
                     self.is_done = True
                     self.block.commit(self._state())  # vectors of the rounds before go
                     return
-                self.block.refine()
+                self.block.dtype = "float64"
             self._plan(max(needed, 1))
             # The leading vectors that are done may be left out by the filter.
             late = self.residuals > _DONE * self.accepted

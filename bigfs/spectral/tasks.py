@@ -161,10 +161,6 @@ class Begin:
     vectors: ArrayRef | None = None
     n_near: int = 0  # leading columns that are near their end
 
-    def without_start(self) -> Begin:
-        """Return what is left once new rows are filled in."""
-        return replace(self, start=None)
-
 
 def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) -> int:
     """Write a panel of the block that an iteration begins with; return the attempt."""

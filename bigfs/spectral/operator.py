@@ -111,38 +111,32 @@ def _volumes_task(
 
 def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
     """Store W in an order that keeps neighbors near; return the folder, and the fill."""
-    order, fill = np.arange(W.n_samples, dtype=np.int32), -1
+    from scipy.sparse import csr_array
+
+    n, indptr = W.n_samples, W.indptr.load()
+    order, fill = np.arange(n, dtype=np.int32), -1
+    if W.nnz < 2**31:  # the smallest type
+        indptr = indptr.astype(np.int32)
     if kind == "levels":
-        order, fill = _levels(W)
+        indices = W.indices.load()
+        # Only the pattern counts.
+        ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
+        order = level_order(csr_array((ones, indices, indptr), shape=(n, n)))
+        fill = fill_of(indptr, indices, order)
+        del indices  # before W is put in order
     if W.partitions is not None:
         order = order[np.argsort(W.partitions.load()[order], kind="stable")]
     scratch = Scratch(folder)
     ordered = scratch.child(scratch.unique("ordered"))
-    _write_ordered(ordered, W, order)
+    _write_ordered(ordered, W, indptr, order)
     return str(ordered.path), fill
 
 
-def _levels(W: AffinityMatrix) -> tuple[np.ndarray, int]:
-    """Return the order of the rows by levels, and the fill of W's factor in it."""
-    from scipy.sparse import csr_array
-
-    indptr, indices = _pointers(W), W.indices.load()
-    # Only the pattern counts.
-    ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
-    order = level_order(csr_array((ones, indices, indptr), shape=(W.n_samples,) * 2))
-    return order, fill_of(indptr, indices, order)
-
-
-def _pointers(W: AffinityMatrix) -> np.ndarray:
-    """Return where the rows of W begin, in the smallest type."""
-    indptr = W.indptr.load()
-    return indptr.astype(np.int32) if W.nnz < 2**31 else indptr
-
-
-def _write_ordered(scratch: Scratch, W: AffinityMatrix, order: np.ndarray) -> None:
+def _write_ordered(
+    scratch: Scratch, W: AffinityMatrix, indptr: np.ndarray, order: np.ndarray
+) -> None:
     """Store the arrays of W in an order of its rows, and the place of each row."""
-    place, indptr = inverse(order), _pointers(W)
-    starts = np.zeros_like(indptr)
+    place, starts = inverse(order), np.zeros_like(indptr)
     np.cumsum(np.diff(indptr)[order], out=starts[1:])
     scratch.put("indptr", starts)
     scratch.put("degrees", W.degrees.load()[order])

@@ -6,7 +6,7 @@ the graph within partitions, and by partitions alone, which takes less memory to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -141,37 +141,28 @@ def _write_ordered(
     scratch.put("indptr", starts)
     scratch.put("degrees", W.degrees.load()[order])
     scratch.put("place", place)
-    entries: dict[str, Callable[[int, int], np.ndarray]] = {
-        "indices": lambda *part: place[W.indices.read(*part)]
-    }
-    if W.weight != "binary":
-        entries["data"] = W.data.read
-    for name, read in entries.items():
-        dtype, chunk = getattr(W, name).dtype, -(-SLICE_ENTRIES // _SLICE_CHUNKS)
-        out = scratch.create(name, (W.nnz,), dtype, chunk)
+    for name in ("indices",) if W.weight == "binary" else ("indices", "data"):
+        source, chunk = getattr(W, name), -(-SLICE_ENTRIES // _SLICE_CHUNKS)
+        out = scratch.create(name, (W.nnz,), source.dtype, chunk)
         for begin, end in block_bounds(W.nnz, chunk * _SLICE_CHUNKS):
             first = int(np.searchsorted(starts, begin, side="right")) - 1
             last = int(np.searchsorted(starts, end, side="left"))
-            values = _slice((indptr, place, starts), (first, last), dtype, read)
-            out.write(begin, values[begin - starts[first] : end - starts[first]])
+            values = _slice(source, (indptr, place, starts), (first, last))
+            values = values[begin - starts[first] : end - starts[first]]
+            out.write(begin, place[values] if name == "indices" else values)
 
 
-def _slice(
-    layout: tuple[np.ndarray, np.ndarray, np.ndarray],
-    bounds: tuple[int, int],
-    dtype: Any,
-    read: Callable[[int, int], np.ndarray],
-) -> np.ndarray:
+def _slice(source: ArrayRef, layout: tuple[np.ndarray, ...], bounds: tuple[int, int]) -> np.ndarray:
     """Return the entries of consecutive rows in order, found by reading all of W piece by piece.
 
     ``layout`` are where the rows of W begin, their places in order, and where they begin there.
     """
     (indptr, place, starts), (start, stop) = layout, bounds
-    values = np.empty(int(starts[stop] - starts[start]), dtype)
+    values = np.empty(int(starts[stop] - starts[start]), source.dtype)
     for first, last in block_bounds(len(place), PIECE_ROWS):
         rows = first + np.flatnonzero((start <= place[first:last]) & (place[first:last] < stop))
         if len(rows):
-            piece = read(int(indptr[first]), int(indptr[last]))
+            piece = source.read(int(indptr[first]), int(indptr[last]))
             lengths = indptr[rows + 1] - indptr[rows]
             there = _spans(starts[place[rows]] - starts[start], lengths)
             values[there] = piece[_spans(indptr[rows] - indptr[first], lengths)]

@@ -102,9 +102,8 @@ class SpectralEmbedding(Kept):
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        others = {k: v for k, v in vars(self).items() if k not in (*_ARRAYS, *_PLACES)}
-        return {**arrays, **others}
+        values = {name: getattr(self, name) for name in vars(self) if name not in _PLACES}
+        return {k: v.tolist() if k in _ARRAYS else v for k, v in values.items()}
 
     def _n_before_bulk(self) -> int | None:
         """Return how many pairs come before the bulk; None: all, or no gap."""

@@ -24,8 +24,6 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 PIECE_ROWS = 2**16
 # Entries in order that are put together at a time, and chunks that they are stored in.
 SLICE_ENTRIES, _SLICE_CHUNKS = 2**23, 4
-# What `StoredGraph.describe` tells beside addresses of arrays.
-_DESCRIBED = ("in_order", "in_memory", "fill")
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,13 @@ class StoredGraph:
 
     def describe(self) -> dict[str, Any]:
         """Return what `open` needs beside W, as JSON values."""
-        refs = {name: getattr(self, name).path for name in ("labels", "volumes")}
-        return {**refs, **{name: getattr(self, name) for name in _DESCRIBED}}
+        return {k: getattr(v, "path", v) for k, v in vars(self).items() if k != "W"}
 
     @classmethod
     def open(cls, W: AffinityMatrix, stored: dict[str, Any]) -> StoredGraph:
         """Return the graph that was stored."""
-        labels, volumes = (ArrayRef.at(stored[name]) for name in ("labels", "volumes"))
-        return cls(W, labels, volumes, **{name: stored[name] for name in _DESCRIBED})
+        refs = {name: ArrayRef.at(stored[name]) for name in ("labels", "volumes")}
+        return cls(W, **{**stored, **refs})
 
 
 def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
@@ -206,15 +203,14 @@ class Transition:
         self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
         if graph.in_order:
+            folder = as_location(graph.in_order)
             names = ["indptr", "degrees", "indices", "data"][: 3 + (graph.W.weight != "binary")]
-            refs: dict[str, Any] = {
-                name: ArrayRef.at(as_location(graph.in_order) / name) for name in names
-            }
+            refs: dict[str, Any] = {name: ArrayRef.at(folder / name) for name in names}
             if is_remote(graph.in_order) and not graph.in_memory:
                 # Read once, not for each product.
                 self._folder = Scratch()  # goes with this object
                 refs = {name: _copied(ref, name, self._folder) for name, ref in refs.items()}
-            self.place = ArrayRef.at(as_location(graph.in_order) / "place").load()
+            self.place = ArrayRef.at(folder / "place").load()
             self._near = replace(graph.W, **refs)
             if graph.in_memory:
                 self._held = [(0, _rows_of(self._near, 0, self.n_samples))]

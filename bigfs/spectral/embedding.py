@@ -105,16 +105,13 @@ class SpectralEmbedding(Kept):
         values = {name: getattr(self, name) for name in vars(self) if name not in _PLACES}
         return {k: v.tolist() if k in _ARRAYS else v for k, v in values.items()}
 
-    def _n_before_bulk(self) -> int | None:
-        """Return how many pairs come before the bulk; None: all, or no gap."""
-        missing = max(0, len(self.eigenvalues) - self.n_connected_components + 1)
-        n_guards = block_width(missing) - missing if self.solver == "chebyshev" else GUARDS
-        return count_before_bulk(self.eigenvalues, self.edge, n_guards)
-
     def notes(self) -> list[str]:
         """Return notes on which pairs describe groups, and how "auto" chose their number."""
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
         kept = len(self.eigenvalues)
+        missing = max(0, kept - self.n_connected_components + 1)
+        n_guards = block_width(missing) - missing if self.solver == "chebyshev" else GUARDS
+        n_groups = count_before_bulk(self.eigenvalues, self.edge, n_guards)
         if kept < len(values):
             gaps = relative_gaps(self.spectrum)
             is_clear = gaps.max() >= CLEAR_GAP
@@ -128,7 +125,7 @@ class SpectralEmbedding(Kept):
                 f"{len(values)} eigenvalues of the graph (the largest: {where}). Too few cost "
                 "more than too many; give n_clusters if you know it."
             )
-        elif (n_groups := self._n_before_bulk()) is not None:
+        elif n_groups is not None:
             sentences.append(
                 f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
                 f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "
@@ -267,7 +264,6 @@ def spectral_embedding(
     fits = eigsh_bytes(*size) <= budget_after_search(limit)
     refuses_thin = solver == "auto" and fits and resume.start is None
     used, reason = choice.solver, choice.reason
-    resumed: dict[str, Any] = {"checkpoint": resume.checkpoint, "start": _stored(resume.start)}
     guards_folder = str(scratch.path) if resume.keeps_guards and not is_auto else None
 
     def solve(refuses_thin: bool) -> dict[str, Any]:
@@ -277,8 +273,9 @@ def spectral_embedding(
             return dict(solution)
         folder = scratch.child(scratch.unique("spectral"))
         return solve_chebyshev(
-            W, n_computed, out, folder, choice.storage, guards_folder=guards_folder,
-            refuses_thin=refuses_thin, **resumed, **settings,
+            W, n_computed, out, folder, choice.storage, checkpoint=resume.checkpoint,
+            start=_stored(resume.start), guards_folder=guards_folder, refuses_thin=refuses_thin,
+            **settings,
         )  # fmt: skip
 
     try:

@@ -214,16 +214,14 @@ class StoredBlock:
         basis = _whitening(overlap)
         mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
         turn = basis @ turn[:, ::-1]
-        refs = [
-            self.scratch.put(self.scratch.unique(name), values)
-            for name, values in (("means", means), ("turn", turn))
-        ]
-        self.turned = tasks.RitzVectors(filtered, *refs)
+        means_ref = self.scratch.put(self.scratch.unique("means"), means)
+        turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
+        self.turned = tasks.RitzVectors(filtered, means_ref, turn_ref)
         target = None if is_last else self._target(by_panel=False)
         shared = (self.graph, self.turned, target, mu[::-1])
         results = run_tasks(tasks.turn_task, blocks, *shared, label="spectral rows")
         if target is not None:
-            self.scratch.remove(*refs)
+            self.scratch.remove(means_ref, turn_ref)
             filtered.remove()  # no record names it
             self._stale.append(self.z)
             self.z = target.with_attempts(attempt for attempt, _ in results)

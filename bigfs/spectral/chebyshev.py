@@ -22,7 +22,7 @@ from bigfs.spectral import tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
-from bigfs.spectral.operator import Storage, StoredGraph, store_graph
+from bigfs.spectral.operator import PIECE_ROWS, Storage, StoredGraph, store_graph
 from bigfs.spectral.problem import (
     Goal,
     add_pivot,
@@ -183,9 +183,8 @@ class _Solve:
         eigenvalues = residuals = np.zeros(0)
         turn, guards = np.zeros((0, 0)), None
         if block is not None:
-            edge = goal.edge
             eigenvalues, residuals = block.finish()
-            goal.edge = max(edge, float(eigenvalues[-1]))
+            goal.edge = max(goal.edge, float(eigenvalues[-1]))
             goal.n_products += block.width
             goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
@@ -210,33 +209,30 @@ class _Solve:
         rank = np.argsort(-volumes, kind="stable")
         levels = np.empty((len(volumes), self.goal.n_known))
         levels[rank] = contrast_levels(volumes[rank], self.goal.n_known)
-        refs = [
-            self.scratch.put(self.scratch.unique(name), array)
-            for name, array in (("levels", levels), ("turn", turn))
-        ]
-        return Final(None if self.block is None else self.block.turned, *refs)
+        levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
+        turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
+        return Final(None if self.block is None else self.block.turned, levels_ref, turn_ref)
 
     def _one_basis(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
         turn = np.eye(len(eigenvalues))
         plain, known = self._final(turn), self.goal.n_known
         near = groups(eigenvalues, self.goal.group_widths(eigenvalues, residuals))
-        parts = {(begin, end): np.zeros((end - begin, end - begin))
+        # The part of each group in the rotation, which is filled column by column.
+        parts = {(known + begin, known + end): turn[begin:end, begin:end]
                  for begin, end in near if begin < self.goal.n_missing}  # fmt: skip
         for j in range(max((len(part) for part in parts.values()), default=0)):
             # The next pivots of all groups, from one look at the rows.
-            longer = {group: part for group, part in parts.items() if j < len(part)}
-            measures = [Measure((known + begin, known + end), part[:, :j])
-                        for (begin, end), part in longer.items()]  # fmt: skip
+            longer = {columns: part for columns, part in parts.items() if j < len(part)}
+            measures = [Measure(columns, part[:, :j]) for columns, part in longer.items()]
             for part, row in zip(longer.values(), self._first(plain, measures), strict=True):
                 add_pivot(part, j, row)
-        for (begin, end), part in parts.items():
-            turn[begin:end, begin:end] = part
         return turn
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
-        blocks, shared = final.blocks(self.graph), (self.graph, final, measures)
+        n, shared = self.graph.n_samples, (self.graph, final, measures)
+        blocks = block_bounds(n, PIECE_ROWS) if self.block is None else self.block.z.bounds
         pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]
 

@@ -31,8 +31,6 @@ from bigfs.store.scratch import ArrayRef, block_bounds
 SWEEPS = 8
 # What a start lacks is still there: so much of the random block stays in its columns.
 _RANDOM_SHARE = 1e-3
-# Rows of a block where there are no vectors beyond the null space.
-_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -331,12 +329,6 @@ class Final:
         if self.z is None:
             return known
         return np.hstack([known, self.z.rows(graph, bounds, second) @ self.turn.load()])
-
-    def blocks(self, graph: StoredGraph) -> list[tuple[int, int]]:
-        """Return the first row of each block, and one past its last."""
-        if self.z is None:
-            return block_bounds(graph.n_samples, _ROWS)
-        return self.z.filtered.bounds
 
 
 @dataclass(frozen=True)

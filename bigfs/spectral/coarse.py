@@ -46,8 +46,8 @@ _ROUGH_ROUNDS, _ROUGH_TOL = 3, 1e-2
 
 def n_near(n_missing: int) -> int:
     """Return the columns of a block that begin near their end, more than those wanted."""
-    guards = block_width(n_missing) - n_missing
-    return n_missing + guards - max(1, guards // _GUARDS_PER_RANDOM)
+    width = block_width(n_missing)
+    return width - max(1, (width - n_missing) // _GUARDS_PER_RANDOM)
 
 
 def group_rows(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Storage:
     """The way that a task holds W and vectors."""
 
     in_memory: bool  # all of W; otherwise it is read piece by piece for each product
-    order: Literal["levels", "partitions", "none"]  # what a task can make; none: W is read as it is
+    order: str  # what a task can make: "levels", "partitions"; "none": W is read as it is
     row_bytes: int  # of a row of a panel of vectors
     room: int  # bytes that a task takes at most, by its cost
 

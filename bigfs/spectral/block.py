@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from bigfs.spectral.operator import StoredGraph
 from bigfs.spectral.tasks import Begin, Vectors
 from bigfs.store.location import Location, as_location, is_within, write_atomic
 from bigfs.store.scratch import Scratch
+
+Steps: TypeAlias = Sequence[tuple[float, float, float]]
 
 _RECORD = "spectral.json"
 # What it has of a block.
@@ -148,10 +150,10 @@ class StoredBlock:
         [diagonals] = run_tasks(tasks.lanczos_task, [steps], *shared, label="spectral bound")
         return diagonals[0], diagonals[1]
 
-    def filter(self, steps: Sequence[tuple[float, float, float]], n_done: int) -> int:
+    def _filter(self, steps: Steps, n_done: int) -> tuple[Vectors, int]:
         """Apply the steps of the recurrence to z, but for leading panels that are done.
 
-        Their products P z are computed for all. Returns the products with one vector.
+        Their products P z are computed for all. Returns the products with one vector, too.
         """
         source, state = self.z, self.filtering
         widths = self._target(by_panel=True).widths
@@ -159,8 +161,7 @@ class StoredBlock:
         n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
         columns = sum(widths[n_frozen:])
         most = max(_LEAST_PRODUCTS, int(MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
-        is_last = False
-        while not is_last:
+        while True:
             done = 0 if state is None else state.done
             part = steps[done : done + most]
             is_last = done + len(part) == len(steps)
@@ -173,30 +174,40 @@ class StoredBlock:
             if state is not None:
                 self._stale.append(state)
             state = target.with_attempts([*[None] * taken.start, *written])
-            if not is_last:
-                self.filtering = state
-                self.commit(self._state)
-        self.filtering = None
-        assert state is not None
-        self._filtered = state
-        self._begin = replace(self._begin, start=None)  # new rows are filled in
-        return len(steps) * columns
+            if is_last:
+                self.filtering = None
+                self._begin = replace(self._begin, start=None)  # new rows are filled in
+                return state, len(steps) * columns + self.width
+            self.filtering = state
+            self.commit(self._state)
 
-    def ritz(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Turn the filtered vectors to Ritz vectors without a part in the null space.
+    def ritz(
+        self, steps: Steps, n_done: int, *, is_last: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Filter the vectors and turn them to Ritz vectors without a part in the null space.
 
         The last ones are not stored: ``turned`` computes them where they are wanted.
+
+        Parameters
+        ----------
+        steps : sequence of (float, float, float)
+            Of the recurrence; none: the vectors are taken as they are stored.
+        n_done : int
+            Leading vectors that need not be filtered.
+        is_last : bool, default=False
 
         Returns
         -------
         eigenvalues : ndarray of shape (width,)
             Their eigenvalues of L, ascending.
         residuals : ndarray of shape (width,)
+        n_products : int
+            Products of W with one vector.
         """
         from scipy.linalg import eigh
 
-        filtered, n_connected = self._filtered, self.graph.n_connected
-        blocks = filtered.bounds
+        filtered, n_products = self._filter(steps, n_done)
+        blocks, n_connected = filtered.bounds, self.graph.n_connected
         sums = map_reduce(
             tasks.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
         )
@@ -226,12 +237,7 @@ class StoredBlock:
             self._stale.append(self.z)
             self.z = target.with_attempts(attempt for attempt, _ in results)
         squares = np.sum([part for _, part in results], axis=0)
-        return 1.0 - mu[::-1], np.sqrt(squares)
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Solve the small problem of the vectors as they are stored; returns as `ritz`."""
-        self.filter([], self.width)
-        return self.ritz(is_last=True)
+        return 1.0 - mu[::-1], np.sqrt(squares), n_products
 
     def _target(self, *, by_panel: bool, done: int = 0) -> Vectors:
         """Return vectors that are to be written."""

@@ -183,9 +183,10 @@ class _Solve:
         eigenvalues = residuals = np.zeros(0)
         turn, guards = np.zeros((0, 0)), None
         if block is not None:
-            eigenvalues, residuals = block.finish()
+            # The vectors as they are stored.
+            eigenvalues, residuals, n_products = block.ritz([], block.width, is_last=True)
             goal.edge = max(goal.edge, float(eigenvalues[-1]))
-            goal.n_products += block.width
+            goal.n_products += n_products
             goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
             known = block.n_near or block.width

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.runtime.progress import say_where
-from bigfs.spectral.block import StoredBlock
+from bigfs.spectral.block import Steps, StoredBlock
 from bigfs.spectral.problem import GROUP, GUARDS, Goal
 
 # Blocks are a whole number of vector registers wide.
@@ -125,8 +125,7 @@ class Iteration:
         goal.n_products += BOUND_STEPS
         self.window = Window(low, max(high, low + 0.1))
         if self._n_near:
-            block.filter([], 0)
-            self._ritz()
+            self._ritz([], 0)
             beyond = _NEAR_CUT * self.eigenvalues[self._n_near - 1]
             self.window = Window(low, max(1 - beyond, low + 0.1))
             self.degree = self._degree(goal.n_missing, _LARGEST_DEGREE)
@@ -177,17 +176,15 @@ class Iteration:
 
     def _round(self) -> None:
         """Filter the block, and turn it to Ritz vectors."""
-        goal, block = self.goal, self.block
-        block.commit(self._state())
-        goal.n_iterations += 1
-        goal.n_products += block.filter(self.window.recurrence(self.degree), self.n_done)
-        self._ritz()
+        self.block.commit(self._state())
+        self.goal.n_iterations += 1
+        self._ritz(self.window.recurrence(self.degree), self.n_done)
 
-    def _ritz(self) -> None:
-        """Turn the block to Ritz vectors, and measure these."""
+    def _ritz(self, steps: Steps, n_done: int) -> None:
+        """Turn the filtered block to Ritz vectors, and measure these."""
         # Eigenvalues of L, ascending, their residuals, and those that would be small enough.
-        self.eigenvalues, self.residuals = self.block.ritz()
-        self.goal.n_products += self.block.width
+        self.eigenvalues, self.residuals, n_products = self.block.ritz(steps, n_done)
+        self.goal.n_products += n_products
         self.goal.edge = float(self.eigenvalues[-1])
         self.accepted = self.goal.accepted(self.eigenvalues)
 

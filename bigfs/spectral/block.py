@@ -65,9 +65,8 @@ class Record:
         """Replace what is recorded."""
         if self.path is not None:
             folder = str(as_location(graph.labels.path).parent)
-            state = {"folder": folder, "graph": graph.describe(), **state}
-            state["row_bytes"] = self.row_bytes
-            write_atomic(self.path / _RECORD, json.dumps(state, default=asdict))
+            about = {"folder": folder, "graph": graph.describe(), "row_bytes": self.row_bytes}
+            write_atomic(self.path / _RECORD, json.dumps({**about, **state}, default=asdict))
 
 
 def _places(stored: Any) -> Iterator[str]:
@@ -128,9 +127,8 @@ class StoredBlock:
         else:
             self.z = self._target(by_panel=True)
             shared = (graph, begin, self.z)
-            self.z = self.z.with_attempts(
-                run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
-            )
+            written = run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
+            self.z = replace(self.z, attempts=tuple(written))
 
     def commit(self, state: dict[str, Any]) -> None:
         """Record the vectors that count and, as JSON values, where the iteration is.
@@ -173,7 +171,7 @@ class StoredBlock:
                 self._progress.advance(len(part) * columns)
             if state is not None:
                 self._stale.append(state)
-            state = target.with_attempts([*[None] * taken.start, *written])
+            state = replace(target, attempts=(*[None] * taken.start, *written))
             if is_last:
                 self.filtering = None
                 self._begin = replace(self._begin, start=None)  # new rows are filled in
@@ -235,7 +233,7 @@ class StoredBlock:
             self.scratch.remove(means_ref, turn_ref)
             filtered.remove()  # no record names it
             self._stale.append(self.z)
-            self.z = target.with_attempts(attempt for attempt, _ in results)
+            self.z = replace(target, attempts=tuple(attempt for attempt, _ in results))
         squares = np.sum([part for _, part in results], axis=0)
         return 1.0 - mu[::-1], np.sqrt(squares), n_products
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,10 +62,6 @@ class Vectors:
     def bounds(self) -> list[tuple[int, int]]:
         """First row of each block, and one past its last."""
         return block_bounds(self.n_samples, self.block_rows)
-
-    def with_attempts(self, attempts: Iterable[int | None]) -> Vectors:
-        """Return the vectors whose files are those attempts."""
-        return replace(self, attempts=tuple(attempts))
 
     def _path(self, file: int, attempt: int) -> Location:
         kind = "panel" if self.by_panel else "rows"

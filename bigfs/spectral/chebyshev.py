@@ -31,6 +31,7 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
+from bigfs.spectral.thin import inverse
 from bigfs.store.location import Location, remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
@@ -207,9 +208,8 @@ class _Solve:
         """Return the vectors of the null space and, behind them, those of the block, turned."""
         volumes = self.graph.volumes.load()
         # Contrasts set components of falling volume apart, equal ones by their first row.
-        rank = np.argsort(-volumes, kind="stable")
-        levels = np.empty((len(volumes), self.goal.n_known))
-        levels[rank] = contrast_levels(volumes[rank], self.goal.n_known)
+        order = np.argsort(-volumes, kind="stable")
+        levels = contrast_levels(volumes[order], self.goal.n_known)[inverse(order)]
         levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
         turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
         return Final(None if self.block is None else self.block.turned, levels_ref, turn_ref)

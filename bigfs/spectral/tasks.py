@@ -54,11 +54,6 @@ class Vectors:
         return cls(**{**stored, **lists})
 
     @property
-    def width(self) -> int:
-        """Number of vectors."""
-        return sum(self.widths)
-
-    @property
     def bounds(self) -> list[tuple[int, int]]:
         """First row of each block, and one past its last."""
         return block_bounds(self.n_samples, self.block_rows)
@@ -102,7 +97,7 @@ class Vectors:
         columns: tuple[int, int] | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Read some rows, float64: all columns, or those from one up to another."""
-        first, last = columns or (0, self.width)
+        first, last = columns or (0, sum(self.widths))
         out, begin = np.empty((stop - start, last - first)), 0
         for panel, width in enumerate(self.widths):
             low, high = max(first, begin), min(last, begin + width)
@@ -126,11 +121,6 @@ class StoredStart:
     embedding: ArrayRef  # of shape (n_old, n_components), float64: of the graph of the first rows
     guards: ArrayRef  # of shape (n_old, n_guards), float32: vectors beyond them, known less exactly
     n_known: int  # leading vectors of the null space, which are left out
-
-    @property
-    def n_samples(self) -> int:
-        """Rows that have vectors."""
-        return self.embedding.shape[0]
 
     @property
     def width(self) -> int:
@@ -169,7 +159,8 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
     scale = np.float32(np.sqrt(graph.n_samples))
     columns = slice(first, first + near.stop)
     if begin.start is not None:
-        for start, stop in block_bounds(begin.start.n_samples, begin.start.embedding.chunk_rows):
+        former = begin.start.embedding
+        for start, stop in block_bounds(former.shape[0], former.chunk_rows):
             X[start:stop, near] += scale * begin.start.read(start, stop)[:, columns]
     if begin.groups is not None and begin.vectors is not None and near.stop:
         vectors = np.empty((begin.vectors.shape[0], near.stop), np.float32)
@@ -208,7 +199,7 @@ def filter_task(
             X[where] = source.rows(start, stop, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
-        is_new[products.where(0, begin.start.n_samples)] = False
+        is_new[products.where(0, begin.start.embedding.shape[0])] = False
         products.smooth(X, is_new, SWEEPS)
     for scalars in () if frozen else steps:
         products.step(X, Y, *scalars)

@@ -29,7 +29,7 @@ from bigfs.spectral.choice import (
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width, count_before_bulk
 from bigfs.spectral.problem import GUARDS
-from bigfs.spectral.tasks import StoredStart
+from bigfs.spectral.tasks import StoredStart, copy_columns
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds, read_attributes
 from bigfs.store.scratch import chunk_rows as chunk_rows_of
@@ -320,13 +320,9 @@ def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
     shape, rows = (ref.shape[0], count), ref.chunk_rows
     narrow = scratch.create("embedding", shape, np.float64, rows)
     bounds = block_bounds(ref.shape[0], rows)
-    run_tasks(_copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
+    run_tasks(copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
     scratch.remove(ref)
     return narrow
-
-
-def _copy_columns(bounds: tuple[int, int], source: ArrayRef, target: ArrayRef) -> None:
-    target.write(bounds[0], source.read(*bounds)[:, : target.shape[1]])
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:

@@ -71,7 +71,9 @@ class Vectors:
                 del part  # before the next is made
         return attempt
 
-    def read(self, start: int, stop: int, panel: int, second: str | None = None) -> np.ndarray:
+    def read_panel(
+        self, start: int, stop: int, panel: int, second: str | None = None
+    ) -> np.ndarray:
         """Read a panel of some rows, of one block unless there is a file for each panel.
 
         With ``second``, a type, what follows the vectors in the file of a panel: their products,
@@ -92,7 +94,7 @@ class Vectors:
             read_into(source, begin, out)
         return out
 
-    def rows(
+    def read(
         self, start: int, stop: int, second: str | None = None,
         columns: tuple[int, int] | None = None,
     ) -> np.ndarray:  # fmt: skip
@@ -102,7 +104,7 @@ class Vectors:
         for panel, width in enumerate(self.widths):
             low, high = max(first, begin), min(last, begin + width)
             if low < high:
-                part = self.read(start, stop, panel, second)[:, low - begin : high - begin]
+                part = self.read_panel(start, stop, panel, second)[:, low - begin : high - begin]
                 out[:, low - first : high - first] = part
             begin += width
         return out
@@ -171,6 +173,11 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
     return target.write(panel, [X])
 
 
+def copy_columns(bounds: tuple[int, int], source: Vectors | ArrayRef, out: ArrayRef) -> None:
+    """Store the first columns of a block of rows."""
+    out.write(bounds[0], source.read(*bounds)[:, : out.shape[1]])
+
+
 def filter_task(
     panel: int,
     graph: StoredGraph,
@@ -193,10 +200,10 @@ def filter_task(
     for start, stop in target.bounds:
         where = products.where(start, stop)
         if state is not None and not frozen:
-            X[where] = state.read(start, stop, panel)
-            Y[where] = state.read(start, stop, panel, target.dtype)
+            X[where] = state.read_panel(start, stop, panel)
+            Y[where] = state.read_panel(start, stop, panel, target.dtype)
         else:
-            X[where] = source.rows(start, stop, columns=(first, first + width))
+            X[where] = source.read(start, stop, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
         is_new[products.where(0, begin.start.embedding.shape[0])] = False
@@ -246,7 +253,7 @@ def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) ->
     from scipy.sparse import csc_array
 
     degrees, labels = graph.W.degrees.read(*bounds), graph.labels.read(*bounds)
-    z, product = filtered.rows(*bounds), filtered.rows(*bounds, "float64")
+    z, product = filtered.read(*bounds), filtered.read(*bounds, "float64")
     pointers = np.arange(len(z) + 1)
     members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
     overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
@@ -273,7 +280,7 @@ class RitzVectors:
         P is 1 on the null space: the same is taken off both.
         """
         null = self.means.load()[graph.labels.read(*bounds)]
-        return np.asarray((self.filtered.rows(*bounds, second) - null) @ self.turn.load())
+        return np.asarray((self.filtered.read(*bounds, second) - null) @ self.turn.load())
 
 
 def turn_task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.thin import pseudo_inverse, sparse_order
-
-Projection: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 # Below this many rows a dense solver is faster and exact.
 DENSE_ROWS = 600
@@ -102,19 +100,8 @@ class _Operator:
     problem: Problem
     scaled: Any  # S as scipy CSR
     tol: float  # of ARPACK
-    solve: Projection | None = None  # the pseudo-inverse of I - S: its largest are 1 / lambda
-
-    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
-        """Multiply or solve, with what is projected out below all other eigenvalues."""
-        known = project(x)
-        if self.solve is None:
-            return np.asarray(self.scaled @ x - 3.0 * known)
-        y = self.solve(x - known)
-        return np.asarray(y - project(y) - 3.0 * known)
-
-    def values(self, theta: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of I - S."""
-        return 1.0 - theta if self.solve is None else 1.0 / theta
+    # The pseudo-inverse of I - S: its largest eigenvalues are 1 / lambda.
+    solve: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
@@ -182,11 +169,17 @@ def _smallest(
         part = null.project(x)
         return part if known is None else part + known @ (known.T @ x)
 
-    def apply(x: np.ndarray) -> np.ndarray:
+    def apply(x: np.ndarray) -> Any:
         problem.n_products += 1
         if problem.n_products % 10 == 0:
             say_where(f"{problem.n_products} products")  # ARPACK tells no residuals
-        return operator.apply(x.ravel(), project)
+        x = x.ravel()
+        part = project(x)
+        # What is projected out comes below all other eigenvalues.
+        if operator.solve is None:
+            return operator.scaled @ x - 3.0 * part
+        y = operator.solve(x - part)
+        return y - project(y) - 3.0 * part
 
     start = rng(random_state, "spectral", block).standard_normal(n)
     start -= project(start)
@@ -202,7 +195,8 @@ def _smallest(
             "ask for fewer eigenvectors."
         ) from None
     order = np.argsort(-theta, kind="stable")
-    return operator.values(theta[order]), vectors[:, order]
+    values = 1.0 - theta if operator.solve is None else 1.0 / theta
+    return values[order], vectors[:, order]
 
 
 def _rayleigh_ritz(scaled: Any, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -285,8 +285,12 @@ def spectral_embedding(
         solution = solve(refuses_thin=False)
     spectrum = solution["eigenvalues"]
     if is_auto:
-        kept = suggest_n_clusters(spectrum)
-        out = _first_columns(out, kept, scratch)
+        # The first columns alone, in place of all that were computed.
+        kept, computed = suggest_n_clusters(spectrum), out
+        out = scratch.create("embedding", (W.n_samples, kept), np.float64, computed.chunk_rows)
+        bounds = block_bounds(W.n_samples, computed.chunk_rows)
+        run_tasks(copy_columns, bounds, computed, out, label="spectral", unit="chunks")
+        scratch.remove(computed)
         for name in ("eigenvalues", "norms", "residuals", "mixed"):
             solution[name] = solution[name][:kept]
     return SpectralEmbedding(
@@ -313,16 +317,6 @@ def _ranges(numbers: np.ndarray) -> str:
     """Return ascending numbers in words: 1 to 3, 5."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-
-
-def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
-    """Store the first columns alone, in place of the array."""
-    shape, rows = (ref.shape[0], count), ref.chunk_rows
-    narrow = scratch.create("embedding", shape, np.float64, rows)
-    bounds = block_bounds(ref.shape[0], rows)
-    run_tasks(copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
-    scratch.remove(ref)
-    return narrow
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,10 +81,11 @@ def _places(stored: Any) -> Iterator[str]:
             yield from _places(value)
 
 
+@dataclass
 class StoredBlock:
     """Vectors z, of which the filter takes a panel and all else some rows at a time.
 
-    Parameters
+    Attributes
     ----------
     graph : StoredGraph
     scratch : Scratch
@@ -99,34 +100,31 @@ class StoredBlock:
         Counts products.
     """
 
-    def __init__(
-        self,
-        graph: StoredGraph,
-        scratch: Scratch,
-        width: int,
-        begin: Begin,
-        record: Record,
-        progress: Work | None = None,
-    ) -> None:
-        self.graph, self.scratch, self.record, self.width = graph, scratch, record, width
-        self._begin, self._progress = begin, progress
-        self._volumes = graph.volumes.load()
+    graph: StoredGraph
+    scratch: Scratch
+    width: int
+    begin: Begin
+    record: Record
+    progress: Work | None = None
+
+    def __post_init__(self) -> None:
+        self._volumes = self.graph.volumes.load()
         self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
         self.z: Vectors
         # Within the filter: vectors and those before them.
         self.filtering: Vectors | None = None
         self.turned: tasks.RitzVectors | None = None
-        self._folder, self.steps = str(scratch.child("iterates").path), 0
-        self.dtype, self.n_near = "float32", begin.n_near
-        if record.state is not None:
+        self._folder, self.steps = str(self.scratch.child("iterates").path), 0
+        self.dtype, self.n_near = "float32", self.begin.n_near
+        if self.record.state is not None:
             for name in _COUNTED:
-                value = record.state["block"][name]
+                value = self.record.state["block"][name]
                 setattr(self, name, Vectors.from_json(value) if isinstance(value, dict) else value)
-            self._begin = replace(begin, start=None)  # the first commit comes after it
+            self.begin = replace(self.begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
-            shared = (graph, begin, self.z)
+            shared = (self.graph, self.begin, self.z)
             written = run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
             self.z = replace(self.z, attempts=tuple(written))
 
@@ -144,7 +142,7 @@ class StoredBlock:
 
     def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals, of ``steps`` entries each, that Lanczos steps of S give."""
-        shared = (self.graph, self._begin.random_state)
+        shared = (self.graph, self.begin.random_state)
         [diagonals] = run_tasks(tasks.lanczos_task, [steps], *shared, label="spectral bound")
         return diagonals[0], diagonals[1]
 
@@ -165,16 +163,16 @@ class StoredBlock:
             is_last = done + len(part) == len(steps)
             target = self._target(by_panel=True, done=done + len(part))
             taken = range(0 if is_last else n_frozen, len(widths))
-            shared = (self.graph, source, state, target, part, n_frozen, is_last, self._begin)
+            shared = (self.graph, source, state, target, part, n_frozen, is_last, self.begin)
             written = run_tasks(tasks.filter_task, taken, *shared, label="filter")
-            if self._progress is not None:
-                self._progress.advance(len(part) * columns)
+            if self.progress is not None:
+                self.progress.advance(len(part) * columns)
             if state is not None:
                 self._stale.append(state)
             state = replace(target, attempts=(*[None] * taken.start, *written))
             if is_last:
                 self.filtering = None
-                self._begin = replace(self._begin, start=None)  # new rows are filled in
+                self.begin = replace(self.begin, start=None)  # new rows are filled in
                 return state, len(steps) * columns + self.width
             self.filtering = state
             self.commit(self._state)

@@ -195,11 +195,9 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
     )
     of_part = _PART_BYTES * min(n, _ROWS) * graph.W.nnz // n
     free = room - products.nbytes - _ROW_BYTES * n - of_part
-    if count > _MOST_ROWS * n:
-        return 0
     most = min(_MOST_ENTRIES * n, free // _ENTRY_BYTES)
-    W = _sum_of(_coarse_parts(products, labels, count), most)
-    if W is None:
+    parts = _coarse_parts(products, labels, count)
+    if count > _MOST_ROWS * n or (W := _sum_of(parts, most)) is None:
         return 0
     # The diagonal counts: degrees are the sums of all entries of a row.
     AffinityMatrix.store(W, W @ np.ones(count), Scratch(folder))

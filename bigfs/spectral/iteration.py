@@ -224,15 +224,13 @@ class Iteration:
         late = np.flatnonzero(self.residuals[:wanted] > self._target()[:wanted])
         in_bulk = self.goal.in_bulk(eigenvalues, self.residuals)
         self.n_waited = self.n_waited + 1 if len(late) and in_bulk[late[0] : wanted].all() else 0
-        if not self.n_waited or self.n_waited < self._patience(int(late[0])):
+        if not self.n_waited:
             return needed
-        self.n_given_up = wanted - int(late[0])
-        return int(late[0])
-
-    def _patience(self, first: int) -> int:
-        """Return how many rounds pairs of the bulk get, of which this is the first."""
-        before = count_before_bulk(self.eigenvalues[: self.goal.n_missing], self.goal.edge)
-        return _PATIENCE if before is None or before > first else _PATIENCE_BEHIND_GAP
+        first, before = int(late[0]), count_before_bulk(eigenvalues[:wanted], self.goal.edge)
+        patience = _PATIENCE if before is None or before > first else _PATIENCE_BEHIND_GAP
+        if self.n_waited >= patience:
+            self.n_given_up, needed = wanted - first, first
+        return needed
 
     def _plan(self, needed: int) -> None:
         """Set the next cut to the last guard, and the degree to what should be enough."""

@@ -70,14 +70,11 @@ class Record:
 
 
 def _places(stored: Any) -> Iterator[str]:
-    """Yield all addresses in a record."""
-    if isinstance(stored, dict):
-        for name, value in stored.items():
-            if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
-                yield str(value)
-            yield from _places(value)
-    elif isinstance(stored, list):
-        for value in stored:
+    """Yield all addresses in a part of a record."""
+    for name, value in stored.items() if isinstance(stored, dict) else enumerate(stored):
+        if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
+            yield str(value)
+        if isinstance(value, (dict, list)):
             yield from _places(value)
 
 

@@ -117,13 +117,13 @@ class StoredBlock:
         if self.record.state is not None:
             for name in _COUNTED:
                 value = self.record.state["block"][name]
-                setattr(self, name, Vectors.from_json(value) if isinstance(value, dict) else value)
+                setattr(self, name, Vectors(**value) if isinstance(value, dict) else value)
             self.begin = replace(self.begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
             shared = (self.graph, self.begin, self.z)
             written = run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
-            self.z = replace(self.z, attempts=tuple(written))
+            self.z = replace(self.z, attempts=written)
 
     def commit(self, state: dict[str, Any]) -> None:
         """Record the vectors that count and, as JSON values, where the iteration is.
@@ -166,7 +166,7 @@ class StoredBlock:
                 self.progress.advance(len(part) * columns)
             if state is not None:
                 self._stale.append(state)
-            state = replace(target, attempts=(*[None] * taken.start, *written))
+            state = replace(target, attempts=[*[None] * taken.start, *written])
             if is_last:
                 self.filtering = None
                 self.begin = replace(self.begin, start=None)  # new rows are filled in
@@ -228,7 +228,7 @@ class StoredBlock:
             self.scratch.remove(means_ref, turn_ref)
             filtered.remove()  # no record names it
             self._stale.append(self.z)
-            self.z = replace(target, attempts=tuple(attempt for attempt, _ in results))
+            self.z = replace(target, attempts=[attempt for attempt, _ in results])
         squares = np.sum([part for _, part in results], axis=0)
         return 1.0 - mu[::-1], np.sqrt(squares), n_products
 
@@ -237,7 +237,7 @@ class StoredBlock:
         self.steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
         n, width = self.graph.n_samples, self.width
-        widths = tuple(min(most, width - first) for first in range(0, width, most))
+        widths = [min(most, width - first) for first in range(0, width, most)]
         return Vectors(
             self._folder, self.steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,

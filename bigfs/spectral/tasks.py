@@ -35,23 +35,17 @@ _RANDOM_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Vectors:
-    """Addresses of the vectors z."""
+    """Addresses of the vectors z; JSON values."""
 
     folder: str
     step: int  # tells those of one folder apart
     n_samples: int
     block_rows: int
     dtype: str
-    widths: tuple[int, ...]  # columns of each panel
+    widths: Sequence[int]  # columns of each panel
     by_panel: bool  # a file for each panel; otherwise one for each block of rows
     done: int = 0  # steps of the recurrence behind them
-    attempts: tuple[int | None, ...] = ()  # the one that counts of each file; None: no such file
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Vectors:
-        """Return what `dataclasses.asdict` gave, from JSON."""
-        lists = {name: tuple(stored[name]) for name in ("widths", "attempts")}
-        return cls(**{**stored, **lists})
+    attempts: Sequence[int | None] = ()  # the one that counts of each file; None: no such file
 
     @property
     def bounds(self) -> list[tuple[int, int]]:

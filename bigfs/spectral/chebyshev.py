@@ -197,7 +197,10 @@ class _Solve:
         final = self._final(turn)
         summary = goal.summary(eigenvalues, residuals)
         values = summary["eigenvalues"]
-        signs, chunks = self._signs(final, len(values)), block_bounds(out.shape[0], out.chunk_rows)
+        # The first of the largest entries is to be positive.
+        first = self._first(final, [Measure((0, len(values)))])
+        signs = np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)
+        chunks = block_bounds(out.shape[0], out.chunk_rows)
         shared = (self.graph, final, signs, values, out, guards)
         sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
         norms, written = np.sqrt(np.sum(sums, axis=0))
@@ -236,8 +239,3 @@ class _Solve:
         blocks = block_bounds(n, PIECE_ROWS) if self.block is None else self.block.z.bounds
         pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]
-
-    def _signs(self, final: Final, count: int) -> np.ndarray:
-        """Return the signs that make the first of the largest entries positive."""
-        first = self._first(final, [Measure((0, count))])
-        return np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)

@@ -85,9 +85,11 @@ def solve_dense(problem: Problem) -> Eigenpairs:
     """Solve a small problem by LAPACK."""
     from scipy.linalg import eigh
 
-    n, k = problem.n_samples, problem.n_wanted
+    n, k, null = problem.n_samples, problem.n_wanted, problem.null
+    same = null.labels[:, None] == null.labels
+    projector = np.where(same, np.multiply.outer(null.unit, null.unit), 0.0)
     # Eigenvalues of S are at least -1: shifted by 3, the null space's 1 comes last.
-    matrix = problem.scaled().toarray() - 3.0 * problem.null.projector()
+    matrix = problem.scaled().toarray() - 3.0 * projector
     problem.n_products += n
     values, vectors = eigh(matrix, subset_by_index=[n - k, n - 1])
     return problem.finish(1.0 - values[::-1], np.ascontiguousarray(vectors[:, ::-1]))

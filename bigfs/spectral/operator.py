@@ -198,7 +198,6 @@ class Transition:
 
     def __init__(self, graph: StoredGraph) -> None:
         self._W = self._near = graph.W
-        self.n_samples = graph.n_samples
         # Where each row of the graph is in the block; None: in its own place.
         self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
@@ -213,7 +212,7 @@ class Transition:
             self.place = ArrayRef.at(folder / "place").load()
             self._near = replace(graph.W, **refs)
             if graph.in_memory:
-                self._held = [(0, _rows_of(self._near, 0, self.n_samples))]
+                self._held = [(0, _rows_of(self._near, 0, graph.n_samples))]
         self._step, self._gather = compiled_products()
 
     @property
@@ -227,7 +226,7 @@ class Transition:
         if self._held:
             yield from self._held
         else:
-            for start, stop in block_bounds(self.n_samples, PIECE_ROWS):
+            for start, stop in block_bounds(self._W.n_samples, PIECE_ROWS):
                 yield start, _rows_of(self._near, start, stop)
 
     def where(self, start: int, stop: int) -> Any:

@@ -192,11 +192,6 @@ class NullSpace:
         shares = np.bincount(self.labels, self.unit * x, len(self.volumes))
         return self.unit * shares[self.labels]
 
-    def projector(self) -> np.ndarray:
-        """Return the projection as a dense matrix; for small graphs."""
-        same = self.labels[:, None] == self.labels[None, :]
-        return np.where(same, np.multiply.outer(self.unit, self.unit), 0.0)
-
     def contrasts(self, k: int) -> np.ndarray:
         """Return the first k vectors of the canonical basis without the trivial vector.
 

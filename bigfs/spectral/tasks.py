@@ -212,10 +212,7 @@ def filter_task(
         for start, stop in target.bounds:
             yield X[products.where(start, stop)]
         for start, stop in target.bounds:
-            if is_last:
-                yield products.product(X, start, stop)
-            else:
-                yield Y[products.where(start, stop)]
+            yield products.product(X, start, stop) if is_last else Y[products.where(start, stop)]
 
     return target.write(panel, parts())
 

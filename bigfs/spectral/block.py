@@ -8,24 +8,26 @@ iterate.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
 from bigfs.spectral import tasks
 from bigfs.spectral.kernels import CACHE_LINE
-from bigfs.spectral.operator import Storage, StoredGraph, store_graph
+from bigfs.spectral.operator import StoredGraph
 from bigfs.spectral.tasks import Begin, Vectors
-from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
+from bigfs.store.location import Location, as_location, is_within, write_atomic
 from bigfs.store.scratch import Scratch
 
+Steps: TypeAlias = Sequence[tuple[float, float, float]]
+
 _RECORD = "spectral.json"
+# What it has of a block.
+_COUNTED = ("steps", "dtype", "n_near", "z", "filtering")
 # Multiplications of one task, about half a minute: what a worker that dies costs.
 MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
@@ -59,49 +61,28 @@ class Record:
             usable = usable and as_location(state["folder"]).exists()
             self.state = state if usable and state["row_bytes"] == row_bytes else None
 
-    def folder(self) -> Scratch:
-        """Return a new folder beside what is recorded."""
-        assert self.path is not None
-        if self.state is None:
-            self.forget()
-        return Scratch(self.path / uuid.uuid4().hex[:12])
-
-    def graph(self, W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
-        """Return the recorded graph, or store it."""
-        if self.state is None:
-            return store_graph(W, scratch, storage)
-        return StoredGraph.open(W, self.state["graph"])
-
     def write(self, graph: StoredGraph, state: dict[str, Any]) -> None:
         """Replace what is recorded."""
         if self.path is not None:
             folder = str(as_location(graph.labels.path).parent)
-            state = {"folder": folder, "graph": graph.describe(), **state}
-            state["row_bytes"] = self.row_bytes
-            write_atomic(self.path / _RECORD, json.dumps(state, default=asdict))
-
-    def forget(self) -> None:
-        """Remove the record and all it names."""
-        if self.path is not None:
-            remove_tree(self.path)
+            about = {"folder": folder, "graph": graph.describe(), "row_bytes": self.row_bytes}
+            write_atomic(self.path / _RECORD, json.dumps({**about, **state}, default=asdict))
 
 
 def _places(stored: Any) -> Iterator[str]:
-    """Yield all addresses in a record."""
-    if isinstance(stored, dict):
-        for name, value in stored.items():
-            if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
-                yield str(value)
-            yield from _places(value)
-    elif isinstance(stored, list):
-        for value in stored:
+    """Yield all addresses in a part of a record."""
+    for name, value in stored.items() if isinstance(stored, dict) else enumerate(stored):
+        if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
+            yield str(value)
+        if isinstance(value, (dict, list)):
             yield from _places(value)
 
 
+@dataclass
 class StoredBlock:
     """Vectors z, of which the filter takes a panel and all else some rows at a time.
 
-    Parameters
+    Attributes
     ----------
     graph : StoredGraph
     scratch : Scratch
@@ -116,44 +97,33 @@ class StoredBlock:
         Counts products.
     """
 
-    def __init__(
-        self,
-        graph: StoredGraph,
-        scratch: Scratch,
-        width: int,
-        begin: Begin,
-        record: Record,
-        progress: Work | None = None,
-    ) -> None:
-        self.graph, self.scratch, self.record, self.width = graph, scratch, record, width
-        self._begin, self._progress = begin, progress
-        self._volumes = graph.volumes.load()
+    graph: StoredGraph
+    scratch: Scratch
+    width: int
+    begin: Begin
+    record: Record
+    progress: Work | None = None
+
+    def __post_init__(self) -> None:
+        self._volumes = self.graph.volumes.load()
         self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
+        self.z: Vectors
         # Within the filter: vectors and those before them.
-        self._filtering: Vectors | None = None
+        self.filtering: Vectors | None = None
         self.turned: tasks.RitzVectors | None = None
-        self._folder, self._steps = str(scratch.child("iterates").path), 0
-        self.dtype, self.n_near = "float32", begin.n_near
-        if record.state is not None:
-            stored = record.state["block"]
-            self._steps, self.dtype, self.n_near = (
-                stored[name] for name in ("steps", "dtype", "n_near")
-            )
-            self.z = Vectors.from_json(stored["z"])
-            self._begin = begin.without_start()  # the first commit comes after it
-            if stored["filtering"] is not None:
-                self._filtering = Vectors.from_json(stored["filtering"])
+        self._folder, self.steps = str(self.scratch.child("iterates").path), 0
+        self.dtype, self.n_near = "float32", self.begin.n_near
+        if self.record.state is not None:
+            for name in _COUNTED:
+                value = self.record.state["block"][name]
+                setattr(self, name, Vectors(**value) if isinstance(value, dict) else value)
+            self.begin = replace(self.begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
-            shared = (graph, begin, self.z)
-            self.z = self.z.with_attempts(
-                run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
-            )
-
-    def saved(self) -> dict[str, Any] | None:
-        """Return where the iteration was when it was last committed."""
-        return None if self.record.state is None else self.record.state["iteration"]
+            shared = (self.graph, self.begin, self.z)
+            written = run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
+            self.z = replace(self.z, attempts=written)
 
     def commit(self, state: dict[str, Any]) -> None:
         """Record the vectors that count and, as JSON values, where the iteration is.
@@ -161,13 +131,7 @@ class StoredBlock:
         Others are deleted then.
         """
         self._state = state
-        block = {
-            "steps": self._steps,
-            "dtype": self.dtype,
-            "n_near": self.n_near,
-            "z": self.z,
-            "filtering": self._filtering,
-        }
+        block = {name: getattr(self, name) for name in _COUNTED}
         self.record.write(self.graph, {"iteration": state, "block": block})
         for vectors in self._stale:
             vectors.remove()
@@ -175,59 +139,68 @@ class StoredBlock:
 
     def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals, of ``steps`` entries each, that Lanczos steps of S give."""
-        shared = (self.graph, self._begin.random_state)
+        shared = (self.graph, self.begin.random_state)
         [diagonals] = run_tasks(tasks.lanczos_task, [steps], *shared, label="spectral bound")
         return diagonals[0], diagonals[1]
 
-    def filter(self, steps: Sequence[tuple[float, float, float]], n_done: int) -> int:
+    def _filter(self, steps: Steps, n_done: int) -> tuple[Vectors, int]:
         """Apply the steps of the recurrence to z, but for leading panels that are done.
 
-        Their products P z are computed for all. Returns the products with one vector.
+        Their products P z are computed for all. Returns the products with one vector, too.
         """
-        source, state = self.z, self._filtering
+        source, state = self.z, self.filtering
         widths = self._target(by_panel=True).widths
         # Whole lots of columns, so that the width of panels changes no bit.
         n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
         columns = sum(widths[n_frozen:])
         most = max(_LEAST_PRODUCTS, int(MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
-        is_last = False
-        while not is_last:
+        while True:
             done = 0 if state is None else state.done
             part = steps[done : done + most]
             is_last = done + len(part) == len(steps)
             target = self._target(by_panel=True, done=done + len(part))
             taken = range(0 if is_last else n_frozen, len(widths))
-            shared = (self.graph, source, state, target, part, n_frozen, is_last, self._begin)
+            shared = (self.graph, source, state, target, part, n_frozen, is_last, self.begin)
             written = run_tasks(tasks.filter_task, taken, *shared, label="filter")
-            if self._progress is not None:
-                self._progress.advance(len(part) * columns)
+            if self.progress is not None:
+                self.progress.advance(len(part) * columns)
             if state is not None:
                 self._stale.append(state)
-            state = target.with_attempts([*[None] * taken.start, *written])
-            if not is_last:
-                self._filtering = state
-                self.commit(self._state)
-        self._filtering = None
-        assert state is not None
-        self._filtered = state
-        self._begin = self._begin.without_start()
-        return len(steps) * columns
+            state = replace(target, attempts=[*[None] * taken.start, *written])
+            if is_last:
+                self.filtering = None
+                self.begin = replace(self.begin, start=None)  # new rows are filled in
+                return state, len(steps) * columns + self.width
+            self.filtering = state
+            self.commit(self._state)
 
-    def ritz(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Turn the filtered vectors to Ritz vectors without a part in the null space.
+    def ritz(
+        self, steps: Steps, n_done: int, *, is_last: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Filter the vectors and turn them to Ritz vectors without a part in the null space.
 
         The last ones are not stored: ``turned`` computes them where they are wanted.
+
+        Parameters
+        ----------
+        steps : sequence of (float, float, float)
+            Of the recurrence; none: the vectors are taken as they are stored.
+        n_done : int
+            Leading vectors that need not be filtered.
+        is_last : bool, default=False
 
         Returns
         -------
         eigenvalues : ndarray of shape (width,)
             Their eigenvalues of L, ascending.
         residuals : ndarray of shape (width,)
+        n_products : int
+            Products of W with one vector.
         """
         from scipy.linalg import eigh
 
-        filtered, n_connected = self._filtered, self.graph.n_connected
-        blocks = filtered.bounds
+        filtered, n_products = self._filter(steps, n_done)
+        blocks, n_connected = filtered.bounds, self.graph.n_connected
         sums = map_reduce(
             tasks.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
         )
@@ -245,39 +218,28 @@ class StoredBlock:
         basis = _whitening(overlap)
         mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
         turn = basis @ turn[:, ::-1]
-        refs = [
-            self.scratch.put(self.scratch.unique(name), values)
-            for name, values in (("means", means), ("turn", turn))
-        ]
-        self.turned = tasks.RitzVectors(filtered, *refs)
+        means_ref = self.scratch.put(self.scratch.unique("means"), means)
+        turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
+        self.turned = tasks.RitzVectors(filtered, means_ref, turn_ref)
         target = None if is_last else self._target(by_panel=False)
         shared = (self.graph, self.turned, target, mu[::-1])
         results = run_tasks(tasks.turn_task, blocks, *shared, label="spectral rows")
         if target is not None:
-            self.scratch.remove(*refs)
+            self.scratch.remove(means_ref, turn_ref)
             filtered.remove()  # no record names it
             self._stale.append(self.z)
-            self.z = target.with_attempts(attempt for attempt, _ in results)
+            self.z = replace(target, attempts=[attempt for attempt, _ in results])
         squares = np.sum([part for _, part in results], axis=0)
-        return 1.0 - mu[::-1], np.sqrt(squares)
-
-    def refine(self) -> None:
-        """Go on in float64."""
-        self.dtype = "float64"
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Solve the small problem of the vectors as they are stored; returns as `ritz`."""
-        self.filter([], self.width)
-        return self.ritz(is_last=True)
+        return 1.0 - mu[::-1], np.sqrt(squares), n_products
 
     def _target(self, *, by_panel: bool, done: int = 0) -> Vectors:
         """Return vectors that are to be written."""
-        self._steps += 1
+        self.steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
         n, width = self.graph.n_samples, self.width
-        widths = tuple(min(most, width - first) for first in range(0, width, most))
+        widths = [min(most, width - first) for first in range(0, width, most)]
         return Vectors(
-            self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
+            self._folder, self.steps, n, block_rows(self.width, n), self.dtype, widths,
             by_panel, done,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ step is committed: a worker that dies costs the work since the last commit, half
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from bigfs.spectral import tasks
 from bigfs.spectral.block import Record, StoredBlock
 from bigfs.spectral.coarse import coarse_start
 from bigfs.spectral.iteration import Iteration, block_width
-from bigfs.spectral.operator import Storage, StoredGraph
+from bigfs.spectral.operator import PIECE_ROWS, Storage, StoredGraph, store_graph
 from bigfs.spectral.problem import (
     Goal,
     add_pivot,
@@ -30,7 +31,8 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
-from bigfs.store.location import Location
+from bigfs.spectral.thin import inverse
+from bigfs.store.location import Location, remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 
@@ -112,9 +114,12 @@ def solve_chebyshev(
     recorded = _recorded(checkpoint, scratch, storage.row_bytes)
     with recorded as (record, folder), track("spectral", None, "products") as progress:
         with silenced():
-            graph = record.graph(W, folder, storage)
-        if refuses_thin and graph.fill >= 0 and record.state is None:
-            raise ThinGraph
+            if record.state is not None:
+                graph = StoredGraph.open(W, record.state["graph"])
+            else:
+                graph = store_graph(W, folder, storage)
+                if refuses_thin and graph.fill >= 0:
+                    raise ThinGraph
         goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
         solve = _Solve(goal, graph, folder)
         if goal.n_missing:
@@ -131,19 +136,20 @@ def _recorded(
 
     An interrupted solve can be resumed; a failed one would fail again.
     """
-    record = Record(checkpoint, row_bytes)
+    record, removed = Record(checkpoint, row_bytes), scratch.path
     if checkpoint is not None:
         scratch.close()
-        scratch = record.folder()
+        if record.state is None:
+            remove_tree(checkpoint)
+        # A new folder beside what is recorded.
+        removed, scratch = checkpoint, Scratch(checkpoint / uuid.uuid4().hex[:12])
     try:
         yield record, scratch
     except BaseException as error:
         if checkpoint is None or isinstance(error, (InputError, ConvergenceError, ThinGraph)):
-            record.forget()
-            scratch.close()
+            remove_tree(removed)
         raise
-    record.forget()
-    scratch.close()
+    remove_tree(removed)
 
 
 @dataclass
@@ -161,11 +167,10 @@ class _Solve:
         width = block_width(goal.n_missing)
         with silenced():
             if record.state is None:
-                start = begin.start
-                begin = begin.without_start()
-                if start is not None and start.width > goal.n_missing:
-                    begin = replace(begin, start=start, n_near=min(start.width, width))
+                if begin.start is not None and begin.start.width > goal.n_missing:
+                    begin = replace(begin, n_near=min(begin.start.width, width))
                 else:
+                    begin = replace(begin, start=None)
                     begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
             self.block = StoredBlock(graph, scratch, width, begin, record, progress)
             iteration = Iteration(goal, self.block)
@@ -179,11 +184,11 @@ class _Solve:
         eigenvalues = residuals = np.zeros(0)
         turn, guards = np.zeros((0, 0)), None
         if block is not None:
-            edge = goal.edge
-            eigenvalues, residuals = block.finish()
-            goal.edge = max(edge, float(eigenvalues[-1]))
-            goal.n_products += block.width
-            goal.check(eigenvalues, residuals[: goal.n_missing])
+            # The vectors as they are stored.
+            eigenvalues, residuals, n_products = block.ritz([], block.width, is_last=True)
+            goal.edge = max(goal.edge, float(eigenvalues[-1]))
+            goal.n_products += n_products
+            goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
             known = block.n_near or block.width
             if guards_folder is not None and known > goal.n_missing:
@@ -192,7 +197,10 @@ class _Solve:
         final = self._final(turn)
         summary = goal.summary(eigenvalues, residuals)
         values = summary["eigenvalues"]
-        signs, chunks = self._signs(final, len(values)), block_bounds(out.shape[0], out.chunk_rows)
+        # The first of the largest entries is to be positive.
+        first = self._first(final, [Measure((0, len(values)))])
+        signs = np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)
+        chunks = block_bounds(out.shape[0], out.chunk_rows)
         shared = (self.graph, final, signs, values, out, guards)
         sums = run_tasks(tasks.write_task, chunks, *shared, label="embedding")
         norms, written = np.sqrt(np.sum(sums, axis=0))
@@ -203,40 +211,31 @@ class _Solve:
         """Return the vectors of the null space and, behind them, those of the block, turned."""
         volumes = self.graph.volumes.load()
         # Contrasts set components of falling volume apart, equal ones by their first row.
-        rank = np.argsort(-volumes, kind="stable")
-        levels = np.empty((len(volumes), self.goal.n_known))
-        levels[rank] = contrast_levels(volumes[rank], self.goal.n_known)
-        refs = [
-            self.scratch.put(self.scratch.unique(name), array)
-            for name, array in (("levels", levels), ("turn", turn))
-        ]
-        return Final(None if self.block is None else self.block.turned, *refs)
+        order = np.argsort(-volumes, kind="stable")
+        levels = contrast_levels(volumes[order], self.goal.n_known)[inverse(order)]
+        levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
+        turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
+        return Final(None if self.block is None else self.block.turned, levels_ref, turn_ref)
 
     def _one_basis(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
         turn = np.eye(len(eigenvalues))
         plain, known = self._final(turn), self.goal.n_known
         near = groups(eigenvalues, self.goal.group_widths(eigenvalues, residuals))
-        parts = {(begin, end): np.zeros((end - begin, end - begin))
+        # The part of each group in the rotation, which is filled column by column.
+        parts = {(known + begin, known + end): turn[begin:end, begin:end]
                  for begin, end in near if begin < self.goal.n_missing}  # fmt: skip
         for j in range(max((len(part) for part in parts.values()), default=0)):
             # The next pivots of all groups, from one look at the rows.
-            longer = {group: part for group, part in parts.items() if j < len(part)}
-            measures = [Measure((known + begin, known + end), part[:, :j])
-                        for (begin, end), part in longer.items()]  # fmt: skip
+            longer = {columns: part for columns, part in parts.items() if j < len(part)}
+            measures = [Measure(columns, part[:, :j]) for columns, part in longer.items()]
             for part, row in zip(longer.values(), self._first(plain, measures), strict=True):
                 add_pivot(part, j, row)
-        for (begin, end), part in parts.items():
-            turn[begin:end, begin:end] = part
         return turn
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
-        blocks, shared = final.blocks(self.graph), (self.graph, final, measures)
+        n, shared = self.graph.n_samples, (self.graph, final, measures)
+        blocks = block_bounds(n, PIECE_ROWS) if self.block is None else self.block.z.bounds
         pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]
-
-    def _signs(self, final: Final, count: int) -> np.ndarray:
-        """Return the signs that make the first of the largest entries positive."""
-        first = self._first(final, [Measure((0, count))])
-        return np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.block import BLOCK_VALUES, MULTIPLICATIONS, block_rows
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.iteration import block_width, bulk_begins
+from bigfs.spectral.iteration import block_width
 from bigfs.spectral.kernels import CACHE_LINE
 from bigfs.spectral.operator import PIECE_ROWS, SLICE_ENTRIES, Storage
 from bigfs.spectral.problem import GUARDS
@@ -88,12 +87,6 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
     return max(of_order, of_panels) + of_block
 
 
-def rows_bytes(n_samples: int, n_components: int) -> int:
-    """Return the bytes of a task on a block of rows: vectors, products, and both turned."""
-    width = block_width(n_components)
-    return 8 * 6 * width * block_rows(width, n_samples)
-
-
 @dataclass(frozen=True)
 class Choice:
     """The solver that will run."""
@@ -117,9 +110,10 @@ class Choice:
             step = Step(what, needed, 1, 0, requests, seconds=seconds)
             return StageCost((step,), stored, stored, loads=_KERNELS)
         width = block_width(wanted)
-        blocks, panels = -(-n // block_rows(width, n)), -(-4 * width // self.storage.row_bytes)
+        rows = block_rows(width, n)
+        blocks, panels = -(-n // rows), -(-4 * width // self.storage.row_bytes)
         of_panel = panel_bytes(n, n_entries, self.storage, binary=self.binary)
-        of_rows = rows_bytes(n, wanted)
+        of_rows = 8 * 6 * width * rows  # vectors, products, and both turned
         steps = (
             Step(f"the order of {what}", of_panel, 1, 0, blocks),
             Step(f"{what} and a panel of {n:,} rows", of_panel, panels, 0, 2 * panels * blocks,
@@ -210,25 +204,15 @@ def spectral_cost(
 
 def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
     """Return how a task of chebyshev holds W and vectors: what fits of the fastest ways."""
-    orders: tuple[Literal["levels", "partitions", "none"], ...] = ("levels", "partitions", "none")
-    streamed = [(order, row_bytes) for row_bytes in ROW_BYTES for order in orders[:2]]
-    streamed += [("none", row_bytes) for row_bytes in ROW_BYTES]
-    ways = [(True, orders[0], CACHE_LINE), *((False, *way) for way in streamed)]
+    ways = [(True, "levels", CACHE_LINE)]
+    ways += [(False, way, length) for length in ROW_BYTES for way in ("levels", "partitions")]
+    ways += [(False, "none", length) for length in ROW_BYTES]
     for in_memory, order, row_bytes in ways:
         storage = Storage(in_memory, order, row_bytes, budget)
         needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
         if needed <= budget:
             return replace(storage, room=needed)
     return storage
-
-
-def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
-    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
-
-    Parameters as in `bigfs.spectral.iteration.bulk_begins`.
-    """
-    begins = bulk_begins(eigenvalues, edge, n_beyond)
-    return int(begins.argmax()) if begins.any() else None
 
 
 def suggest_n_clusters(

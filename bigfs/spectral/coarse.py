@@ -22,7 +22,7 @@ from bigfs.spectral.eigsh import DENSE_ROWS, solve_dense
 from bigfs.spectral.iteration import Iteration, block_width
 from bigfs.spectral.operator import Storage, StoredGraph, Transition, store_graph
 from bigfs.spectral.problem import Goal, Problem
-from bigfs.spectral.tasks import Begin, Vectors
+from bigfs.spectral.tasks import Begin, copy_columns
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Fewer rows are not worth it.
@@ -46,8 +46,8 @@ _ROUGH_ROUNDS, _ROUGH_TOL = 3, 1e-2
 
 def n_near(n_missing: int) -> int:
     """Return the columns of a block that begin near their end, more than those wanted."""
-    guards = block_width(n_missing) - n_missing
-    return n_missing + guards - max(1, guards // _GUARDS_PER_RANDOM)
+    width = block_width(n_missing)
+    return width - max(1, (width - n_missing) // _GUARDS_PER_RANDOM)
 
 
 def group_rows(
@@ -167,10 +167,8 @@ def coarse_start(
         return begin
     groups = scratch.create(scratch.unique("groups"), (n,), np.int32, 2**16)
     below = scratch.child(scratch.unique("coarse"))
-    folder = str(below.path)
-    [n_groups] = run_tasks(
-        _coarse_task, [folder], graph, groups, storage.room, label="coarse graph"
-    )
+    shared = (graph, groups, storage.room)
+    [n_groups] = run_tasks(_coarse_task, [str(below.path)], *shared, label="coarse graph")
     if n_groups - graph.n_connected <= count:
         return begin
     W = AffinityMatrix.open(below.path, {"weight": "given", "sigma": None})
@@ -185,7 +183,7 @@ def coarse_start(
         start = coarse_start(stored, begin, count, below, storage)
         block = StoredBlock(stored, below, width, start, Record(None, storage.row_bytes))
         Iteration(goal, block).run_roughly(_ROUGH_ROUNDS)
-        run_tasks(_copy_task, block.z.bounds, block.z, vectors, label="coarse graph")
+        run_tasks(copy_columns, block.z.bounds, block.z, vectors, label="coarse graph")
     return replace(begin, groups=groups, vectors=vectors, n_near=count)
 
 
@@ -197,11 +195,9 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
     )
     of_part = _PART_BYTES * min(n, _ROWS) * graph.W.nnz // n
     free = room - products.nbytes - _ROW_BYTES * n - of_part
-    if count > _MOST_ROWS * n:
-        return 0
     most = min(_MOST_ENTRIES * n, free // _ENTRY_BYTES)
-    W = _sum_of(_coarse_parts(products, labels, count), most)
-    if W is None:
+    parts = _coarse_parts(products, labels, count)
+    if count > _MOST_ROWS * n or (W := _sum_of(parts, most)) is None:
         return 0
     # The diagonal counts: degrees are the sums of all entries of a row.
     AffinityMatrix.store(W, W @ np.ones(count), Scratch(folder))
@@ -223,8 +219,3 @@ def _dense_task(goal: Goal, W: AffinityMatrix, out: ArrayRef) -> None:
     """Store the vectors of a small coarse graph."""
     problem = Problem.of(W.load(), goal.n_components, goal.tol)
     out.write(0, solve_dense(problem).vectors[:, problem.n_known :].astype(np.float32))
-
-
-def _copy_task(bounds: tuple[int, int], z: Vectors, out: ArrayRef) -> None:
-    """Store the first columns of a block of rows."""
-    out.write(bounds[0], z.rows(*bounds)[:, : out.shape[1]])

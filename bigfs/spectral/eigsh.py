@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,6 @@ from bigfs.spectral.problem import (
     say_that_a_group_is_cut,
 )
 from bigfs.spectral.thin import pseudo_inverse, sparse_order
-
-Projection: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 # Below this many rows a dense solver is faster and exact.
 DENSE_ROWS = 600
@@ -75,7 +74,10 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     if problem.n_samples <= DENSE_ROWS or problem.n_wanted >= problem.n_samples - 2:
         return solve_dense(problem)
     if (order := sparse_order(problem.W)) is not None:
-        return problem.finish(*_arpack(_PseudoInverse(problem, order), random_state))
+        _, ground = np.unique(problem.null.labels, return_index=True)
+        solve = pseudo_inverse(problem.W, problem.root, ground, order)
+        operator = _Operator(problem, problem.scaled(), 0.0, solve)
+        return problem.finish(*_arpack(operator, random_state))
     return problem.finish(*_converged(problem, random_state))
 
 
@@ -83,47 +85,25 @@ def solve_dense(problem: Problem) -> Eigenpairs:
     """Solve a small problem by LAPACK."""
     from scipy.linalg import eigh
 
-    n, k = problem.n_samples, problem.n_wanted
+    n, k, null = problem.n_samples, problem.n_wanted, problem.null
+    same = null.labels[:, None] == null.labels
+    projector = np.where(same, np.multiply.outer(null.unit, null.unit), 0.0)
     # Eigenvalues of S are at least -1: shifted by 3, the null space's 1 comes last.
-    matrix = problem.scaled().toarray() - 3.0 * problem.null.projector()
+    matrix = problem.scaled().toarray() - 3.0 * projector
     problem.n_products += n
     values, vectors = eigh(matrix, subset_by_index=[n - k, n - 1])
     return problem.finish(1.0 - values[::-1], np.ascontiguousarray(vectors[:, ::-1]))
 
 
-class _Multiplied:
-    """S, whose largest eigenvalues are 1 - lambda."""
+@dataclass
+class _Operator:
+    """S, whose largest eigenvalues are 1 - lambda, or what is given to solve by instead of it."""
 
-    def __init__(self, problem: Problem, tol: float) -> None:
-        self.problem, self.tol = problem, tol
-        self.scaled = problem.scaled()
-
-    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
-        """Return S x, with what is projected out below all other eigenvalues."""
-        return np.asarray(self.scaled @ x - 3.0 * project(x))
-
-    def values(self, theta: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of I - S."""
-        return 1.0 - theta
-
-
-class _PseudoInverse(_Multiplied):
-    """The pseudo-inverse of I - S, whose largest eigenvalues are 1 / lambda."""
-
-    def __init__(self, problem: Problem, order: np.ndarray) -> None:
-        super().__init__(problem, 0.0)
-        _, ground = np.unique(problem.null.labels, return_index=True)
-        self._solve = pseudo_inverse(problem.W, problem.root, ground, order)
-
-    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
-        """Solve, with what is projected out below all other eigenvalues."""
-        known = project(x)
-        y = self._solve(x - known)
-        return np.asarray(y - project(y) - 3.0 * known)
-
-    def values(self, theta: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of I - S."""
-        return 1.0 / theta
+    problem: Problem
+    scaled: Any  # S as scipy CSR
+    tol: float  # of ARPACK
+    # The pseudo-inverse of I - S: its largest eigenvalues are 1 / lambda.
+    solve: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,20 +111,20 @@ def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndar
 
     ARPACK's tolerance is absolute, and what is accepted depends on the eigenvalues.
     """
-    inner = 1e-2 * problem.tol
+    operator = _Operator(problem, problem.scaled(), 1e-2 * problem.tol)
     while True:
-        eigenvalues, vectors = _arpack(_Multiplied(problem, inner), random_state)
+        eigenvalues, vectors = _arpack(operator, random_state)
         problem.edge = float(eigenvalues.max())
         wanted = problem.n_missing
         residuals = problem.residuals(eigenvalues, vectors / problem.root[:, None])[:wanted]
         accepted = problem.accepted(eigenvalues)[:wanted]
         late = (residuals > accepted) & ~problem.in_bulk(eigenvalues[:wanted], residuals)
-        if not late.any() or inner <= _LEAST_TOL:
+        if not late.any() or operator.tol <= _LEAST_TOL:
             return eigenvalues, vectors
-        inner = max(min(1e-2 * inner, 0.1 * accepted[late].min()), _LEAST_TOL)
+        operator.tol = max(min(1e-2 * operator.tol, 0.1 * accepted[late].min()), _LEAST_TOL)
 
 
-def _arpack(operator: _Multiplied, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest eigenvalues of I - S without the null space, and their vectors.
 
     Krylov spaces of one start vector hold one vector of a multiple eigenvalue, so a run can miss
@@ -179,11 +159,7 @@ def _arpack(operator: _Multiplied, random_state: int) -> tuple[np.ndarray, np.nd
 
 
 def _smallest(
-    operator: _Multiplied,
-    k: int,
-    known: np.ndarray | None,
-    random_state: int,
-    block: int = 0,
+    operator: _Operator, k: int, known: np.ndarray | None, random_state: int, block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k smallest eigenpairs of I - S beyond the null space and what is known."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
@@ -195,11 +171,17 @@ def _smallest(
         part = null.project(x)
         return part if known is None else part + known @ (known.T @ x)
 
-    def apply(x: np.ndarray) -> np.ndarray:
+    def apply(x: np.ndarray) -> Any:
         problem.n_products += 1
         if problem.n_products % 10 == 0:
             say_where(f"{problem.n_products} products")  # ARPACK tells no residuals
-        return operator.apply(x.ravel(), project)
+        x = x.ravel()
+        part = project(x)
+        # What is projected out comes below all other eigenvalues.
+        if operator.solve is None:
+            return operator.scaled @ x - 3.0 * part
+        y = operator.solve(x - part)
+        return y - project(y) - 3.0 * part
 
     start = rng(random_state, "spectral", block).standard_normal(n)
     start -= project(start)
@@ -215,7 +197,8 @@ def _smallest(
             "ask for fewer eigenvectors."
         ) from None
     order = np.argsort(-theta, kind="stable")
-    return operator.values(theta[order]), vectors[:, order]
+    values = 1.0 - theta if operator.solve is None else 1.0 / theta
+    return values[order], vectors[:, order]
 
 
 def _rayleigh_ritz(scaled: Any, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,15 +22,14 @@ from bigfs.spectral.choice import (
     SOLVERS,
     SPECTRUM,
     choose_solver,
-    count_before_bulk,
     eigsh_bytes,
     relative_gaps,
     suggest_n_clusters,
 )
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
-from bigfs.spectral.iteration import block_width
+from bigfs.spectral.iteration import block_width, count_before_bulk
 from bigfs.spectral.problem import GUARDS
-from bigfs.spectral.tasks import StoredStart
+from bigfs.spectral.tasks import StoredStart, copy_columns
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds, read_attributes
 from bigfs.store.scratch import chunk_rows as chunk_rows_of
@@ -103,20 +102,16 @@ class SpectralEmbedding(Kept):
 
     def describe(self) -> dict[str, Any]:
         """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        others = {k: v for k, v in vars(self).items() if k not in (*_ARRAYS, *_PLACES)}
-        return {**arrays, **others}
-
-    def _n_before_bulk(self) -> int | None:
-        """Return how many pairs come before the bulk; None: all, or no gap."""
-        missing = max(0, len(self.eigenvalues) - self.n_connected_components + 1)
-        n_guards = block_width(missing) - missing if self.solver == "chebyshev" else GUARDS
-        return count_before_bulk(self.eigenvalues, self.edge, n_guards)
+        values = {name: getattr(self, name) for name in vars(self) if name not in _PLACES}
+        return {k: v.tolist() if k in _ARRAYS else v for k, v in values.items()}
 
     def notes(self) -> list[str]:
         """Return notes on which pairs describe groups, and how "auto" chose their number."""
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
         kept = len(self.eigenvalues)
+        missing = max(0, kept - self.n_connected_components + 1)
+        n_guards = block_width(missing) - missing if self.solver == "chebyshev" else GUARDS
+        n_groups = count_before_bulk(self.eigenvalues, self.edge, n_guards)
         if kept < len(values):
             gaps = relative_gaps(self.spectrum)
             is_clear = gaps.max() >= CLEAR_GAP
@@ -130,7 +125,7 @@ class SpectralEmbedding(Kept):
                 f"{len(values)} eigenvalues of the graph (the largest: {where}). Too few cost "
                 "more than too many; give n_clusters if you know it."
             )
-        elif (n_groups := self._n_before_bulk()) is not None:
+        elif n_groups is not None:
             sentences.append(
                 f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
                 f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "
@@ -269,7 +264,6 @@ def spectral_embedding(
     fits = eigsh_bytes(*size) <= budget_after_search(limit)
     refuses_thin = solver == "auto" and fits and resume.start is None
     used, reason = choice.solver, choice.reason
-    resumed: dict[str, Any] = {"checkpoint": resume.checkpoint, "start": _stored(resume.start)}
     guards_folder = str(scratch.path) if resume.keeps_guards and not is_auto else None
 
     def solve(refuses_thin: bool) -> dict[str, Any]:
@@ -279,8 +273,9 @@ def spectral_embedding(
             return dict(solution)
         folder = scratch.child(scratch.unique("spectral"))
         return solve_chebyshev(
-            W, n_computed, out, folder, choice.storage, guards_folder=guards_folder,
-            refuses_thin=refuses_thin, **resumed, **settings,
+            W, n_computed, out, folder, choice.storage, checkpoint=resume.checkpoint,
+            start=_stored(resume.start), guards_folder=guards_folder, refuses_thin=refuses_thin,
+            **settings,
         )  # fmt: skip
 
     try:
@@ -290,8 +285,12 @@ def spectral_embedding(
         solution = solve(refuses_thin=False)
     spectrum = solution["eigenvalues"]
     if is_auto:
-        kept = suggest_n_clusters(spectrum)
-        out = _first_columns(out, kept, scratch)
+        # The first columns alone, in place of all that were computed.
+        kept, computed = suggest_n_clusters(spectrum), out
+        out = scratch.create("embedding", (W.n_samples, kept), np.float64, computed.chunk_rows)
+        bounds = block_bounds(W.n_samples, computed.chunk_rows)
+        run_tasks(copy_columns, bounds, computed, out, label="spectral", unit="chunks")
+        scratch.remove(computed)
         for name in ("eigenvalues", "norms", "residuals", "mixed"):
             solution[name] = solution[name][:kept]
     return SpectralEmbedding(
@@ -318,20 +317,6 @@ def _ranges(numbers: np.ndarray) -> str:
     """Return ascending numbers in words: 1 to 3, 5."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-
-
-def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
-    """Store the first columns alone, in place of the array."""
-    shape, rows = (ref.shape[0], count), ref.chunk_rows
-    narrow = scratch.create("embedding", shape, np.float64, rows)
-    bounds = block_bounds(ref.shape[0], rows)
-    run_tasks(_copy_columns, bounds, ref, narrow, label="spectral", unit="chunks")
-    scratch.remove(ref)
-    return narrow
-
-
-def _copy_columns(bounds: tuple[int, int], source: ArrayRef, target: ArrayRef) -> None:
-    target.write(bounds[0], source.read(*bounds)[:, : target.shape[1]])
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.runtime.progress import say_where
-from bigfs.spectral.block import StoredBlock
+from bigfs.spectral.block import Steps, StoredBlock
 from bigfs.spectral.problem import GROUP, GUARDS, Goal
 
 # Blocks are a whole number of vector registers wide.
@@ -113,7 +113,8 @@ class Iteration:
         self.is_cut = self.is_done = False
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
-        if (state := block.saved()) is not None:
+        if block.record.state is not None:
+            state = block.record.state["iteration"]
             self.window = Window(*state["window"])
             for name in _COUNTED:
                 setattr(self, name, state[name])
@@ -124,10 +125,10 @@ class Iteration:
         goal.n_products += BOUND_STEPS
         self.window = Window(low, max(high, low + 0.1))
         if self._n_near:
-            block.filter([], 0)
-            eigenvalues, residuals = self._ritz()
-            self.window = Window(low, max(1 - _NEAR_CUT * eigenvalues[self._n_near - 1], low + 0.1))
-            self.degree = self._degree(eigenvalues, residuals, goal.n_missing, _LARGEST_DEGREE)
+            self._ritz([], 0)
+            beyond = _NEAR_CUT * self.eigenvalues[self._n_near - 1]
+            self.window = Window(low, max(1 - beyond, low + 0.1))
+            self.degree = self._degree(goal.n_missing, _LARGEST_DEGREE)
 
     def run(self) -> None:
         """Find the wanted vectors.
@@ -145,45 +146,47 @@ class Iteration:
         """
         goal = self.goal
         while goal.n_iterations < _MAX_ROUNDS and not self.is_done:
-            eigenvalues, residuals = self._round()
-            needed = self._needed(eigenvalues, residuals)
-            target = self._target(eigenvalues)
-            late = residuals[:needed] > target[:needed]
+            self._round()
+            needed = self._needed()
+            residuals = self.residuals[:needed]
+            late = residuals > self._target()[:needed]
             say_where(
                 f"round {goal.n_iterations}, {needed - late.sum()} of {goal.n_missing} "
-                f"eigenvectors done, largest residual {residuals[:needed].max(initial=0.0):.1e}"
+                f"eigenvectors done, largest residual {residuals.max(initial=0.0):.1e}"
             )
             if not late.any():
-                if not self._is_coarse(eigenvalues):
-                    self.is_cut = bool(needed >= self._n_known(eigenvalues))
+                if not self._is_coarse():
+                    self.is_cut = bool(needed >= self._n_known())
                     self.is_done = True
                     self.block.commit(self._state())  # vectors of the rounds before go
                     return
-                self.block.refine()
-            self.degree = self._plan(eigenvalues, residuals, max(needed, 1), self.degree)
-            self._note_done(eigenvalues, residuals)
+                self.block.dtype = "float64"
+            self._plan(max(needed, 1))
+            # The leading vectors that are done may be left out by the filter.
+            late = self.residuals > _DONE * self.accepted
+            late[goal.n_missing - 1 :] = True
+            self.n_done = 0 if self._is_coarse() else int(late.argmax())
         # The residuals in float64 decide whether that is enough.
 
     def run_roughly(self, n_rounds: int) -> None:
         """Do some rounds; the vectors that are wanted come first."""
         for _ in range(n_rounds):
-            eigenvalues, residuals = self._round()
-            self.degree = self._plan(eigenvalues, residuals, self.goal.n_missing, self.degree)
+            self._round()
+            self._plan(self.goal.n_missing)
 
-    def _round(self) -> tuple[np.ndarray, np.ndarray]:
-        """Filter the block; return eigenvalues of L, ascending, and residuals."""
-        goal, block = self.goal, self.block
-        block.commit(self._state())
-        goal.n_iterations += 1
-        goal.n_products += block.filter(self.window.recurrence(self.degree), self.n_done)
-        return self._ritz()
+    def _round(self) -> None:
+        """Filter the block, and turn it to Ritz vectors."""
+        self.block.commit(self._state())
+        self.goal.n_iterations += 1
+        self._ritz(self.window.recurrence(self.degree), self.n_done)
 
-    def _ritz(self) -> tuple[np.ndarray, np.ndarray]:
-        """Turn the block to Ritz vectors; return their values, ascending, and residuals."""
-        eigenvalues, residuals = self.block.ritz()
-        self.goal.n_products += self.block.width
-        self.goal.edge = float(eigenvalues[-1])
-        return eigenvalues, residuals
+    def _ritz(self, steps: Steps, n_done: int) -> None:
+        """Turn the filtered block to Ritz vectors, and measure these."""
+        # Eigenvalues of L, ascending, their residuals, and those that would be small enough.
+        self.eigenvalues, self.residuals, n_products = self.block.ritz(steps, n_done)
+        self.goal.n_products += n_products
+        self.goal.edge = float(self.eigenvalues[-1])
+        self.accepted = self.goal.accepted(self.eigenvalues)
 
     def _state(self) -> dict[str, Any]:
         """Return the state at the beginning of a round, as JSON values."""
@@ -193,77 +196,62 @@ class Iteration:
             **{name: getattr(self.goal, name) for name in _COUNTED_BY_GOAL},
         }
 
-    def _n_known(self, eigenvalues: np.ndarray) -> int:
+    def _n_known(self) -> int:
         """Return the columns that are near a vector each: at first those that began near."""
         is_new = self._n_near and self.goal.n_iterations < _ROUNDS_OF_A_START
-        return self._n_near if is_new else len(eigenvalues)
+        return self._n_near if is_new else self.block.width
 
-    def _is_coarse(self, eigenvalues: np.ndarray) -> bool:
+    def _is_coarse(self) -> bool:
         """Say whether float32 still runs although what is accepted will need float64."""
-        least = self.goal.accepted(eigenvalues)[: self.goal.n_missing].min()
+        least = self.accepted[: self.goal.n_missing].min()
         return self.block.dtype == "float32" and least < FLOAT32_RESIDUAL
 
-    def _target(self, eigenvalues: np.ndarray) -> np.ndarray:
+    def _target(self) -> np.ndarray:
         """Return the residuals to reach with the present type."""
-        target = _SOLVED * self.goal.accepted(eigenvalues)
-        return np.maximum(target, FLOAT32_RESIDUAL) if self._is_coarse(eigenvalues) else target
+        target = _SOLVED * self.accepted
+        return np.maximum(target, FLOAT32_RESIDUAL) if self._is_coarse() else target
 
-    def _needed(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> int:
+    def _needed(self) -> int:
         """Return how many vectors must converge: to the end of the last one's group.
 
         Without those of the bulk that have been waited for in vain.
         """
-        goal, wanted = self.goal, self.goal.n_missing
+        wanted, eigenvalues = self.goal.n_missing, self.eigenvalues
         if self.n_given_up:
             return wanted - self.n_given_up
         last = eigenvalues[wanted - 1]
-        needed = int((eigenvalues <= last + GROUP * goal.accepted(eigenvalues)[wanted - 1]).sum())
-        late = np.flatnonzero(residuals[:wanted] > self._target(eigenvalues)[:wanted])
-        in_bulk = goal.in_bulk(eigenvalues, residuals)
+        needed = int((eigenvalues <= last + GROUP * self.accepted[wanted - 1]).sum())
+        late = np.flatnonzero(self.residuals[:wanted] > self._target()[:wanted])
+        in_bulk = self.goal.in_bulk(eigenvalues, self.residuals)
         self.n_waited = self.n_waited + 1 if len(late) and in_bulk[late[0] : wanted].all() else 0
-        if not self.n_waited or self.n_waited < self._patience(eigenvalues, int(late[0])):
+        if not self.n_waited:
             return needed
-        self.n_given_up = wanted - int(late[0])
-        return int(late[0])
+        first, before = int(late[0]), count_before_bulk(eigenvalues[:wanted], self.goal.edge)
+        patience = _PATIENCE if before is None or before > first else _PATIENCE_BEHIND_GAP
+        if self.n_waited >= patience:
+            self.n_given_up, needed = wanted - first, first
+        return needed
 
-    def _patience(self, eigenvalues: np.ndarray, first: int) -> int:
-        """Return how many rounds pairs of the bulk get, of which this is the first."""
-        begins = bulk_begins(eigenvalues[: self.goal.n_missing], self.goal.edge)[: first + 1]
-        return _PATIENCE_BEHIND_GAP if begins.any() else _PATIENCE
-
-    def _plan(
-        self, eigenvalues: np.ndarray, residuals: np.ndarray, needed: int, before: int
-    ) -> int:
-        """Set the next cut to the last guard and return the degree that should be enough."""
-        low = self.window.low
+    def _plan(self, needed: int) -> None:
+        """Set the next cut to the last guard, and the degree to what should be enough."""
+        low, guard = self.window.low, self.eigenvalues[self._n_known() - 1]
         # Where the guards are copies of the last wanted vector, the cut must still be beyond it.
-        beyond = max(
-            eigenvalues[self._n_known(eigenvalues) - 1], (1 + _CLEARANCE) * eigenvalues[needed - 1]
-        )
+        beyond = max(guard, (1 + _CLEARANCE) * self.eigenvalues[needed - 1])
         self.window = Window(low, max(1.0 - float(beyond), low + 0.1))
-        return self._degree(eigenvalues, residuals, needed, 3 * before)
+        self.degree = self._degree(needed, 3 * self.degree)
 
-    def _degree(
-        self, eigenvalues: np.ndarray, residuals: np.ndarray, needed: int, most: int
-    ) -> int:
+    def _degree(self, needed: int, most: int) -> int:
         """Return the degree that should be enough with this window."""
-        accepted = self.goal.accepted(eigenvalues)[:needed]
-        excess = residuals[:needed] / np.maximum(_DONE * accepted, 1e-300)
-        rates = np.array([self.window.rate(1.0 - value) for value in eigenvalues[:needed]])
+        excess = self.residuals[:needed] / np.maximum(_DONE * self.accepted[:needed], 1e-300)
+        rates = np.array([self.window.rate(1.0 - value) for value in self.eigenvalues[:needed]])
         degree = (np.log(2.0 * np.maximum(excess, 1.0)) / np.maximum(rates, 1e-9)).max()
         growth = self.window.rate(1.0) - rates[-1]
         limit = _LARGEST_GROWTH[self.block.dtype] / max(growth, 1e-9)
         return int(np.clip(np.ceil(degree), 8, min(limit, most, _LARGEST_DEGREE)))
 
-    def _note_done(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> None:
-        """Count the leading vectors that the filter may leave out."""
-        late = residuals > _DONE * self.goal.accepted(eigenvalues)
-        late[self.goal.n_missing - 1 :] = True
-        self.n_done = 0 if self._is_coarse(eigenvalues) else int(late.argmax())
 
-
-def bulk_begins(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> np.ndarray:
-    """Say for each eigenvalue whether the bulk of the spectrum may begin with it.
+def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
+    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
 
     Parameters
     ----------
@@ -276,13 +264,14 @@ def bulk_begins(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) ->
 
     Notes
     -----
-    It does where an eigenvalue is at least twice the one before it, and those that follow, up to
+    It begins where an eigenvalue is at least twice the one before it, and those that follow, up to
     the edge, are at most 3 % of it apart in the mean.
     """
     before = np.concatenate([[0.0], eigenvalues[:-1]])
     followers = np.arange(len(eigenvalues), 0, -1) + n_beyond - 1
     crowded = edge <= (1.0 + _SPACING * followers) * eigenvalues
-    return np.asarray((before <= (1.0 - _GAP) * eigenvalues) & crowded)
+    begins = (before <= (1.0 - _GAP) * eigenvalues) & crowded
+    return int(begins.argmax()) if begins.any() else None
 
 
 def _bounds(alpha: np.ndarray, beta: np.ndarray) -> tuple[float, float]:

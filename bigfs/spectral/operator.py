@@ -6,9 +6,9 @@ the graph within partitions, and by partitions alone, which takes less memory to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 PIECE_ROWS = 2**16
 # Entries in order that are put together at a time, and chunks that they are stored in.
 SLICE_ENTRIES, _SLICE_CHUNKS = 2**23, 4
-# What `StoredGraph.describe` tells beside addresses of arrays.
-_DESCRIBED = ("in_order", "in_memory", "fill")
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Storage:
     """The way that a task holds W and vectors."""
 
     in_memory: bool  # all of W; otherwise it is read piece by piece for each product
-    order: Literal["levels", "partitions", "none"]  # what a task can make; none: W is read as it is
+    order: str  # what a task can make: "levels", "partitions"; "none": W is read as it is
     row_bytes: int  # of a row of a panel of vectors
     room: int  # bytes that a task takes at most, by its cost
 
@@ -62,14 +60,13 @@ class StoredGraph:
 
     def describe(self) -> dict[str, Any]:
         """Return what `open` needs beside W, as JSON values."""
-        refs = {name: getattr(self, name).path for name in ("labels", "volumes")}
-        return {**refs, **{name: getattr(self, name) for name in _DESCRIBED}}
+        return {k: getattr(v, "path", v) for k, v in vars(self).items() if k != "W"}
 
     @classmethod
     def open(cls, W: AffinityMatrix, stored: dict[str, Any]) -> StoredGraph:
         """Return the graph that was stored."""
-        labels, volumes = (ArrayRef.at(stored[name]) for name in ("labels", "volumes"))
-        return cls(W, labels, volumes, **{name: stored[name] for name in _DESCRIBED})
+        refs = {name: ArrayRef.at(stored[name]) for name in ("labels", "volumes")}
+        return cls(W, **{**stored, **refs})
 
 
 def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
@@ -105,79 +102,64 @@ def _volumes_task(
     start, stop = bounds
     indptr, degrees = W.indptr.read(start, stop + 1), W.degrees.read(start, stop)
     weights = W.data.read(int(indptr[0]), int(indptr[-1]))
-    check_rows(indptr - indptr[0], weights, degrees, np.arange(start, stop))
+    check_rows(indptr - indptr[0], weights, degrees, start)
     return np.bincount(labels.read(start, stop), degrees, n_connected)
 
 
 def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
     """Store W in an order that keeps neighbors near; return the folder, and the fill."""
-    order, fill = np.arange(W.n_samples, dtype=np.int32), -1
+    from scipy.sparse import csr_array
+
+    n, indptr = W.n_samples, W.indptr.load()
+    order, fill = np.arange(n, dtype=np.int32), -1
+    if W.nnz < 2**31:  # the smallest type
+        indptr = indptr.astype(np.int32)
     if kind == "levels":
-        order, fill = _levels(W)
+        indices = W.indices.load()
+        # Only the pattern counts.
+        ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
+        order = level_order(csr_array((ones, indices, indptr), shape=(n, n)))
+        fill = fill_of(indptr, indices, order)
+        del indices  # before W is put in order
     if W.partitions is not None:
         order = order[np.argsort(W.partitions.load()[order], kind="stable")]
     scratch = Scratch(folder)
     ordered = scratch.child(scratch.unique("ordered"))
-    _write_ordered(ordered, W, order)
+    _write_ordered(ordered, W, indptr, order)
     return str(ordered.path), fill
 
 
-def _levels(W: AffinityMatrix) -> tuple[np.ndarray, int]:
-    """Return the order of the rows by levels, and the fill of W's factor in it."""
-    from scipy.sparse import csr_array
-
-    indptr, indices = _pointers(W), W.indices.load()
-    # Only the pattern counts.
-    ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
-    order = level_order(csr_array((ones, indices, indptr), shape=(W.n_samples,) * 2))
-    return order, fill_of(indptr, indices, order)
-
-
-def _pointers(W: AffinityMatrix) -> np.ndarray:
-    """Return where the rows of W begin, in the smallest type."""
-    indptr = W.indptr.load()
-    return indptr.astype(np.int32) if W.nnz < 2**31 else indptr
-
-
-def _write_ordered(scratch: Scratch, W: AffinityMatrix, order: np.ndarray) -> None:
+def _write_ordered(
+    scratch: Scratch, W: AffinityMatrix, indptr: np.ndarray, order: np.ndarray
+) -> None:
     """Store the arrays of W in an order of its rows, and the place of each row."""
-    place, indptr = inverse(order), _pointers(W)
-    starts = np.zeros_like(indptr)
+    place, starts = inverse(order), np.zeros_like(indptr)
     np.cumsum(np.diff(indptr)[order], out=starts[1:])
     scratch.put("indptr", starts)
     scratch.put("degrees", W.degrees.load()[order])
     scratch.put("place", place)
-    entries: dict[str, Callable[[int, int], np.ndarray]] = {
-        "indices": lambda *part: place[W.indices.read(*part)]
-    }
-    if W.weight != "binary":
-        entries["data"] = W.data.read
-    for name, read in entries.items():
-        dtype, chunk = getattr(W, name).dtype, -(-SLICE_ENTRIES // _SLICE_CHUNKS)
-        out = scratch.create(name, (W.nnz,), dtype, chunk)
+    for name in ("indices",) if W.weight == "binary" else ("indices", "data"):
+        source, chunk = getattr(W, name), -(-SLICE_ENTRIES // _SLICE_CHUNKS)
+        out = scratch.create(name, (W.nnz,), source.dtype, chunk)
         for begin, end in block_bounds(W.nnz, chunk * _SLICE_CHUNKS):
             first = int(np.searchsorted(starts, begin, side="right")) - 1
             last = int(np.searchsorted(starts, end, side="left"))
-            values = _slice((indptr, place, starts), (first, last), dtype, read)
-            out.write(begin, values[begin - starts[first] : end - starts[first]])
+            values = _slice(source, (indptr, place, starts), (first, last))
+            values = values[begin - starts[first] : end - starts[first]]
+            out.write(begin, place[values] if name == "indices" else values)
 
 
-def _slice(
-    layout: tuple[np.ndarray, np.ndarray, np.ndarray],
-    bounds: tuple[int, int],
-    dtype: Any,
-    read: Callable[[int, int], np.ndarray],
-) -> np.ndarray:
+def _slice(source: ArrayRef, layout: tuple[np.ndarray, ...], bounds: tuple[int, int]) -> np.ndarray:
     """Return the entries of consecutive rows in order, found by reading all of W piece by piece.
 
     ``layout`` are where the rows of W begin, their places in order, and where they begin there.
     """
     (indptr, place, starts), (start, stop) = layout, bounds
-    values = np.empty(int(starts[stop] - starts[start]), dtype)
+    values = np.empty(int(starts[stop] - starts[start]), source.dtype)
     for first, last in block_bounds(len(place), PIECE_ROWS):
         rows = first + np.flatnonzero((start <= place[first:last]) & (place[first:last] < stop))
         if len(rows):
-            piece = read(int(indptr[first]), int(indptr[last]))
+            piece = source.read(int(indptr[first]), int(indptr[last]))
             lengths = indptr[rows + 1] - indptr[rows]
             there = _spans(starts[place[rows]] - starts[start], lengths)
             values[there] = piece[_spans(indptr[rows] - indptr[first], lengths)]
@@ -216,23 +198,21 @@ class Transition:
 
     def __init__(self, graph: StoredGraph) -> None:
         self._W = self._near = graph.W
-        self.n_samples = graph.n_samples
         # Where each row of the graph is in the block; None: in its own place.
         self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
         if graph.in_order:
+            folder = as_location(graph.in_order)
             names = ["indptr", "degrees", "indices", "data"][: 3 + (graph.W.weight != "binary")]
-            refs: dict[str, Any] = {
-                name: ArrayRef.at(as_location(graph.in_order) / name) for name in names
-            }
+            refs: dict[str, Any] = {name: ArrayRef.at(folder / name) for name in names}
             if is_remote(graph.in_order) and not graph.in_memory:
                 # Read once, not for each product.
                 self._folder = Scratch()  # goes with this object
                 refs = {name: _copied(ref, name, self._folder) for name, ref in refs.items()}
-            self.place = ArrayRef.at(as_location(graph.in_order) / "place").load()
+            self.place = ArrayRef.at(folder / "place").load()
             self._near = replace(graph.W, **refs)
             if graph.in_memory:
-                self._held = [(0, _rows_of(self._near, 0, self.n_samples))]
+                self._held = [(0, _rows_of(self._near, 0, graph.n_samples))]
         self._step, self._gather = compiled_products()
 
     @property
@@ -246,7 +226,7 @@ class Transition:
         if self._held:
             yield from self._held
         else:
-            for start, stop in block_bounds(self.n_samples, PIECE_ROWS):
+            for start, stop in block_bounds(self._W.n_samples, PIECE_ROWS):
                 yield start, _rows_of(self._near, start, stop)
 
     def where(self, start: int, stop: int) -> Any:

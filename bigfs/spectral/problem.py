@@ -17,6 +17,7 @@ import numpy as np
 from bigfs.core.errors import ConvergenceError, InputError, check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
+from bigfs.spectral.thin import inverse
 from bigfs.store.scratch import block_bounds
 
 logger = logging.getLogger("bigfs")
@@ -159,13 +160,12 @@ class Goal:
     def check(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> None:
         """Raise ConvergenceError if a pair that is not of the bulk has not converged.
 
-        ``residuals`` are those of the eigenvalues that were asked for.
+        Of those beyond the pairs that were asked for nothing is checked.
         """
-        count = min(self.n_missing, len(residuals))
+        count = self.n_missing
+        residuals = residuals[:count]
         accepted = np.maximum(self.accepted(eigenvalues)[:count], ROUNDING)
-        done = (residuals[:count] <= accepted) | self.in_bulk(
-            eigenvalues[:count], residuals[:count]
-        )
+        done = (residuals <= accepted) | self.in_bulk(eigenvalues[:count], residuals)
         if not done.all():
             shown = ", ".join(f"{value:.1e}" for value in residuals)
             raise ConvergenceError(
@@ -187,20 +187,10 @@ class NullSpace:
     # component.
     unit: np.ndarray
 
-    @property
-    def n_components(self) -> int:
-        """Number of connected components."""
-        return len(self.volumes)
-
     def project(self, x: np.ndarray) -> np.ndarray:
         """Return the part of x in the null space, shape (n_samples,)."""
-        shares = np.bincount(self.labels, self.unit * x, self.n_components)
+        shares = np.bincount(self.labels, self.unit * x, len(self.volumes))
         return self.unit * shares[self.labels]
-
-    def projector(self) -> np.ndarray:
-        """Return the projection as a dense matrix; for small graphs."""
-        same = self.labels[:, None] == self.labels[None, :]
-        return np.where(same, np.multiply.outer(self.unit, self.unit), 0.0)
 
     def contrasts(self, k: int) -> np.ndarray:
         """Return the first k vectors of the canonical basis without the trivial vector.
@@ -246,12 +236,9 @@ def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     # W is symmetric: strongly connected parts are the components, found without W'.
     count, component_of_row = connected_components(W, directed=True, connection="strong")
     volumes = np.bincount(component_of_row, degrees, count)
-    first = np.full(count, len(component_of_row))
-    np.minimum.at(first, component_of_row, np.arange(len(component_of_row)))
+    _, first = np.unique(component_of_row, return_index=True)
     order = np.lexsort((first, -volumes))
-    rank = np.empty(count, dtype=np.int32)
-    rank[order] = np.arange(count)
-    labels, volumes = rank[component_of_row], volumes[order]
+    labels, volumes = inverse(order).astype(np.int32)[component_of_row], volumes[order]
     return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
 
 
@@ -280,11 +267,10 @@ class Problem(Goal):
         W = W.tocsr() if issparse(W) else W
         # A sum of float32 weights in their own type would be too coarse.
         degrees = np.asarray(W @ np.ones(n_samples))
-        check_rows(W.indptr, W.data, degrees, np.arange(n_samples))
+        check_rows(W.indptr, W.data, degrees)
         null = null_space(W, degrees)
-        return cls(
-            n_samples, null.n_components, n_components, tol, W=W, root=np.sqrt(degrees), null=null
-        )
+        n_connected, root = len(null.volumes), np.sqrt(degrees)
+        return cls(n_samples, n_connected, n_components, tol, W=W, root=root, null=null)
 
     def scaled(self) -> Any:
         """Return S as scipy CSR, float64."""
@@ -315,7 +301,7 @@ class Problem(Goal):
         ritz_vectors /= self.root[:, None]
         residuals = self.residuals(eigenvalues, ritz_vectors)
         say_where(f"largest residual {residuals[:missing].max(initial=0.0):.1e}")
-        self.check(eigenvalues, residuals[:missing])
+        self.check(eigenvalues, residuals)
         summary = self.summary(eigenvalues, residuals)
         ritz_vectors *= self.root[:, None]
         canonical_basis(eigenvalues, ritz_vectors, self.group_widths(eigenvalues, residuals))
@@ -339,7 +325,7 @@ class Problem(Goal):
 
 
 def check_rows(
-    indptr: np.ndarray, weights: np.ndarray, degrees: np.ndarray, rows: np.ndarray
+    indptr: np.ndarray, weights: np.ndarray, degrees: np.ndarray, first: int = 0
 ) -> None:
     """Raise InputError if a weight is negative or a degree is not positive.
 
@@ -348,20 +334,20 @@ def check_rows(
     indptr : ndarray of shape (n_rows + 1,)
     weights : ndarray of shape (n_entries,)
     degrees : ndarray of shape (n_rows,)
-    rows : ndarray of shape (n_rows,)
-        Their numbers, for the message.
+    first : int, default=0
+        Number of the first row, for the message.
     """
     if not (degrees > 0).all():
-        bad = int((~(degrees > 0)).argmax())
+        bad = int((degrees > 0).argmin())
         raise InputError(
-            f"row {rows[bad]} of the graph has degree {degrees[bad]:g}; degrees must be positive. "
-            f"Use binary weights or a wider heat kernel. {FROM_0}"
+            f"row {first + bad} of the graph has degree {degrees[bad]:g}; degrees must be "
+            f"positive. Use binary weights or a wider heat kernel. {FROM_0}"
         )
     if len(weights) and weights.min() < 0:
         place = int((weights < 0).argmax())
         bad = int(np.searchsorted(indptr, place, side="right")) - 1
         raise InputError(
-            f"row {rows[bad]} of the graph has a negative weight, {weights[place]:g}: the "
+            f"row {first + bad} of the graph has a negative weight, {weights[place]:g}: the "
             "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
             f"data whose dot products are not negative. {FROM_0}"
         )
@@ -390,9 +376,19 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray)
         As in `groups`.
     vectors : ndarray of shape (n_samples, k)
         Orthonormal columns; overwritten.
+
+    Notes
+    -----
+    In this basis rows chosen by pivoting are triangular. The pivot is the row of largest norm
+    beyond the earlier ones, the first of several: equal parts of a graph have equal rows.
     """
     for begin, end in groups(values, widths):
-        vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
+        part, turn = vectors[:, begin:end], np.zeros((end - begin, end - begin))
+        left = np.einsum("ij,ij->i", part, part)
+        for j in range(end - begin):
+            add_pivot(turn, j, part[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()])
+            left -= (part @ turn[:, j]) ** 2
+        part[:] = part @ turn
 
 
 def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -407,22 +403,6 @@ def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
             yield begin, end
 
 
-def _rotation(vectors: np.ndarray) -> np.ndarray:
-    """Return the rotation in which rows chosen by pivoting are triangular.
-
-    The pivot is the row of largest norm beyond the earlier ones, the first of several: equal
-    parts of a graph have equal rows.
-    """
-    width = vectors.shape[1]
-    turn = np.zeros((width, width))
-    left = np.einsum("ij,ij->i", vectors, vectors)
-    for j in range(width):
-        row = vectors[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()]
-        add_pivot(turn, j, row)
-        left -= (vectors @ turn[:, j]) ** 2
-    return turn
-
-
 def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
     """Make column j of a rotation what a row has beyond the columns before it, in place."""
     row = row - turn[:, :j] @ (turn[:, :j].T @ row)
@@ -434,9 +414,6 @@ def fix_signs(vectors: np.ndarray) -> None:
 
     Of several such entries the first one counts.
     """
-    signs = np.ones(vectors.shape[1])
-    for j, column in enumerate(vectors.T):
-        size = np.abs(column)
-        if column[(size >= (1.0 - SIGN_TIE) * size.max()).argmax()] < 0:
-            signs[j] = -1.0
-    vectors *= signs
+    sizes = np.abs(vectors)
+    first = (sizes >= (1.0 - SIGN_TIE) * sizes.max(axis=0)).argmax(axis=0)
+    vectors *= np.where(vectors[first, np.arange(len(first))] < 0, -1.0, 1.0)

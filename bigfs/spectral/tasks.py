@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,43 +31,26 @@ from bigfs.store.scratch import ArrayRef, block_bounds
 SWEEPS = 8
 # What a start lacks is still there: so much of the random block stays in its columns.
 _RANDOM_SHARE = 1e-3
-# Rows of a block where there are no vectors beyond the null space.
-_ROWS = 2**16
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Addresses of the vectors z."""
+    """Addresses of the vectors z; JSON values."""
 
     folder: str
     step: int  # tells those of one folder apart
     n_samples: int
     block_rows: int
     dtype: str
-    widths: tuple[int, ...]  # columns of each panel
+    widths: Sequence[int]  # columns of each panel
     by_panel: bool  # a file for each panel; otherwise one for each block of rows
     done: int = 0  # steps of the recurrence behind them
-    attempts: tuple[int | None, ...] = ()  # the one that counts of each file; None: no such file
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Vectors:
-        """Return what `dataclasses.asdict` gave, from JSON."""
-        lists = {name: tuple(stored[name]) for name in ("widths", "attempts")}
-        return cls(**{**stored, **lists})
-
-    @property
-    def width(self) -> int:
-        """Number of vectors."""
-        return sum(self.widths)
+    attempts: Sequence[int | None] = ()  # the one that counts of each file; None: no such file
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
         """First row of each block, and one past its last."""
         return block_bounds(self.n_samples, self.block_rows)
-
-    def with_attempts(self, attempts: Iterable[int | None]) -> Vectors:
-        """Return the vectors whose files are those attempts."""
-        return replace(self, attempts=tuple(attempts))
 
     def _path(self, file: int, attempt: int) -> Location:
         kind = "panel" if self.by_panel else "rows"
@@ -82,7 +65,9 @@ class Vectors:
                 del part  # before the next is made
         return attempt
 
-    def read(self, start: int, stop: int, panel: int, second: str | None = None) -> np.ndarray:
+    def read_panel(
+        self, start: int, stop: int, panel: int, second: str | None = None
+    ) -> np.ndarray:
         """Read a panel of some rows, of one block unless there is a file for each panel.
 
         With ``second``, a type, what follows the vectors in the file of a panel: their products,
@@ -103,17 +88,17 @@ class Vectors:
             read_into(source, begin, out)
         return out
 
-    def rows(
+    def read(
         self, start: int, stop: int, second: str | None = None,
         columns: tuple[int, int] | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Read some rows, float64: all columns, or those from one up to another."""
-        first, last = columns or (0, self.width)
+        first, last = columns or (0, sum(self.widths))
         out, begin = np.empty((stop - start, last - first)), 0
         for panel, width in enumerate(self.widths):
             low, high = max(first, begin), min(last, begin + width)
             if low < high:
-                part = self.read(start, stop, panel, second)[:, low - begin : high - begin]
+                part = self.read_panel(start, stop, panel, second)[:, low - begin : high - begin]
                 out[:, low - first : high - first] = part
             begin += width
         return out
@@ -132,11 +117,6 @@ class StoredStart:
     embedding: ArrayRef  # of shape (n_old, n_components), float64: of the graph of the first rows
     guards: ArrayRef  # of shape (n_old, n_guards), float32: vectors beyond them, known less exactly
     n_known: int  # leading vectors of the null space, which are left out
-
-    @property
-    def n_samples(self) -> int:
-        """Rows that have vectors."""
-        return self.embedding.shape[0]
 
     @property
     def width(self) -> int:
@@ -161,10 +141,6 @@ class Begin:
     vectors: ArrayRef | None = None
     n_near: int = 0  # leading columns that are near their end
 
-    def without_start(self) -> Begin:
-        """Return what is left once new rows are filled in."""
-        return replace(self, start=None)
-
 
 def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) -> int:
     """Write a panel of the block that an iteration begins with; return the attempt."""
@@ -179,7 +155,8 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
     scale = np.float32(np.sqrt(graph.n_samples))
     columns = slice(first, first + near.stop)
     if begin.start is not None:
-        for start, stop in block_bounds(begin.start.n_samples, begin.start.embedding.chunk_rows):
+        former = begin.start.embedding
+        for start, stop in block_bounds(former.shape[0], former.chunk_rows):
             X[start:stop, near] += scale * begin.start.read(start, stop)[:, columns]
     if begin.groups is not None and begin.vectors is not None and near.stop:
         vectors = np.empty((begin.vectors.shape[0], near.stop), np.float32)
@@ -188,6 +165,11 @@ def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) ->
         for start, stop in target.bounds:
             X[start:stop, near] += vectors[begin.groups.read(start, stop)]
     return target.write(panel, [X])
+
+
+def copy_columns(bounds: tuple[int, int], source: Vectors | ArrayRef, out: ArrayRef) -> None:
+    """Store the first columns of a block of rows."""
+    out.write(bounds[0], source.read(*bounds)[:, : out.shape[1]])
 
 
 def filter_task(
@@ -212,13 +194,13 @@ def filter_task(
     for start, stop in target.bounds:
         where = products.where(start, stop)
         if state is not None and not frozen:
-            X[where] = state.read(start, stop, panel)
-            Y[where] = state.read(start, stop, panel, target.dtype)
+            X[where] = state.read_panel(start, stop, panel)
+            Y[where] = state.read_panel(start, stop, panel, target.dtype)
         else:
-            X[where] = source.rows(start, stop, columns=(first, first + width))
+            X[where] = source.read(start, stop, columns=(first, first + width))
     if begin.start is not None and state is None:
         is_new = np.ones(graph.n_samples, bool)
-        is_new[products.where(0, begin.start.n_samples)] = False
+        is_new[products.where(0, begin.start.embedding.shape[0])] = False
         products.smooth(X, is_new, SWEEPS)
     for scalars in () if frozen else steps:
         products.step(X, Y, *scalars)
@@ -230,10 +212,7 @@ def filter_task(
         for start, stop in target.bounds:
             yield X[products.where(start, stop)]
         for start, stop in target.bounds:
-            if is_last:
-                yield products.product(X, start, stop)
-            else:
-                yield Y[products.where(start, stop)]
+            yield products.product(X, start, stop) if is_last else Y[products.where(start, stop)]
 
     return target.write(panel, parts())
 
@@ -265,7 +244,7 @@ def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) ->
     from scipy.sparse import csc_array
 
     degrees, labels = graph.W.degrees.read(*bounds), graph.labels.read(*bounds)
-    z, product = filtered.rows(*bounds), filtered.rows(*bounds, "float64")
+    z, product = filtered.read(*bounds), filtered.read(*bounds, "float64")
     pointers = np.arange(len(z) + 1)
     members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
     overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
@@ -292,7 +271,7 @@ class RitzVectors:
         P is 1 on the null space: the same is taken off both.
         """
         null = self.means.load()[graph.labels.read(*bounds)]
-        return np.asarray((self.filtered.rows(*bounds, second) - null) @ self.turn.load())
+        return np.asarray((self.filtered.read(*bounds, second) - null) @ self.turn.load())
 
 
 def turn_task(
@@ -335,12 +314,6 @@ class Final:
         if self.z is None:
             return known
         return np.hstack([known, self.z.rows(graph, bounds, second) @ self.turn.load()])
-
-    def blocks(self, graph: StoredGraph) -> list[tuple[int, int]]:
-        """Return the first row of each block, and one past its last."""
-        if self.z is None:
-            return block_bounds(graph.n_samples, _ROWS)
-        return self.z.filtered.bounds
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from bigfs import knn_graph, spectral_embedding
 from bigfs.core.errors import ConvergenceError
 from bigfs.spectral import eigsh, iteration
-from bigfs.spectral.choice import count_before_bulk
+from bigfs.spectral.iteration import count_before_bulk
 from bigfs.spectral.problem import Goal
 
 

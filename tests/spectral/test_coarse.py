@@ -134,7 +134,7 @@ def test_what_the_coarse_graph_lacks_is_found(small: None, monkeypatch: pytest.M
 
     def without_some(fn: Any, *arguments: Any, **options: Any) -> Any:
         results = run_tasks(fn, *arguments, **options)
-        if fn in (coarse._copy_task, coarse._dense_task):
+        if fn in (coarse.copy_columns, coarse._dense_task):
             vectors = arguments[-1].load()
             vectors[:, 2:4] = np.random.default_rng(1).normal(size=(len(vectors), 2))
             arguments[-1].write(0, vectors)

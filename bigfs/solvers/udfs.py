@@ -205,7 +205,7 @@ def _largest(
         start = before.sum(axis=1)
         other = np.random.default_rng(0).standard_normal(len(start))
         start += _OTHER * np.linalg.norm(start) / np.linalg.norm(other) * other
-    pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors)
+    pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors, rng=0)
     return np.asarray(pairs[1])
 
 

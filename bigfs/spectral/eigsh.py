@@ -183,13 +183,16 @@ def _smallest(
         y = operator.solve(x - part)
         return y - project(y) - 3.0 * part
 
-    start = rng(random_state, "spectral", block).standard_normal(n)
+    generator = rng(random_state, "spectral", block)
+    start = generator.standard_normal(n)
     start -= project(start)
     linear = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
+        # Where the Krylov space ends ARPACK goes on from a random vector: of our seed, not of its.
         theta, vectors = eigsh(
-            linear, k=k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS
-        )
+            linear, k=k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS,
+            rng=generator,
+        )  # fmt: skip
     except ArpackNoConvergence as error:
         raise Stalled(
             f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to "

@@ -175,3 +175,10 @@ def test_a_group_too_large_to_complete_is_said(caplog: pytest.LogCaptureFixture)
         solution = solve_eigsh(W, 122, tol=1e-6, random_state=0)
     _assert_solved(W, solution, 122)
     assert "those returned depend on the solver's start" in caplog.text
+
+
+def test_the_seed_decides_where_a_krylov_space_ends() -> None:
+    W = csr_matrix(block_diag([np.ones((6, 6)) - np.eye(6)] * 120))
+    first, second = (solve_eigsh(W, 122, tol=1e-6, random_state=0) for _ in range(2))
+    np.testing.assert_array_equal(first.vectors, second.vectors)
+    assert first.n_products == second.n_products

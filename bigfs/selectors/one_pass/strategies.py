@@ -307,7 +307,7 @@ def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
 
         pairs = eigsh(
             LinearOperator(size, matvec=product, dtype=np.float64),
-            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS,
+            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS, rng=0,
         )  # fmt: skip
         return float(pairs[0][0]), pairs[1][:, 0]
 
@@ -331,5 +331,5 @@ def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
         return float(values[-1]), vectors[:, -1]
     from scipy.sparse.linalg import eigsh
 
-    values, vectors = eigsh(matrix, k=1, which="LA", v0=start, tol=1e-13, maxiter=10_000)
+    values, vectors = eigsh(matrix, k=1, which="LA", v0=start, tol=1e-13, maxiter=10_000, rng=0)
     return float(values[0]), vectors[:, 0]

@@ -162,7 +162,7 @@ def _smallest(
     operator: _Operator, k: int, known: np.ndarray | None, random_state: int, block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k smallest eigenpairs of I - S beyond the null space and what is known."""
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     problem = operator.problem
     n, null = problem.n_samples, problem.null
@@ -193,9 +193,9 @@ def _smallest(
             linear, k=k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS,
             rng=generator,
         )  # fmt: skip
-    except ArpackNoConvergence as error:
+    except ArpackError as error:  # also where few eigenvalues differ: no shifts are left
         raise Stalled(
-            f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to "
+            f"spectral: {len(getattr(error, 'eigenvalues', ()))} of {k} eigenvectors converged to "
             f"{operator.tol:g} by ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or "
             "ask for fewer eigenvectors."
         ) from None

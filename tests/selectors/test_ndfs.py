@@ -476,3 +476,8 @@ def test_the_number_of_clusters_from_the_eigengap() -> None:
     np.testing.assert_allclose(chosen.scores_, fixed.scores_, rtol=1e-6)
     with pytest.raises(InputError, match="n_clusters 'auto' is chosen from the eigenvalues"):
         NDFS(3, n_clusters="auto", init=groups).fit(X)
+
+
+def test_a_graph_of_which_few_eigenvalues_differ_is_solved_by_the_other_solver() -> None:
+    fitted = NDFS(5, n_clusters=8).fit(np.repeat(np.eye(16), 50, axis=0))
+    assert np.isfinite(fitted.scores_).all()

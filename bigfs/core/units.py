@@ -11,18 +11,9 @@ MIB = 1024**2
 GIB = 1024**3
 _MOST_BYTES = 2**63
 
-_FACTORS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": 1024**4,
-}
+_FACTORS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgt", start=1):
+    _FACTORS |= {f"{_prefix}b": 1000**_power, f"{_prefix}ib": 1024**_power}
 
 
 def parse_bytes(value: int | float | str) -> int:

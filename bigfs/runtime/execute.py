@@ -100,7 +100,7 @@ def run_tasks(
         if client is None:
             return _run(_Job(fn, items, shared, None, progress, label))
         with _heard(client, progress) as topic:
-            return _run(_Job(_Sending(fn, topic), items, shared, None, progress, label))
+            return _run(_Job(_call_heard, items, (topic, fn, *shared), None, progress, label))
 
 
 def map_reduce(
@@ -150,20 +150,14 @@ def _heard(client: Any, progress: Work) -> Iterator[str]:
             client.unsubscribe_topic(topic)
 
 
-@dataclass(frozen=True)
-class _Sending:
-    """A task that sends where it stands to the client, once a second at most."""
-
-    fn: Callable[..., Any]
-    topic: str
-
-    def __call__(self, *args: Any) -> Any:
-        with working_on(_Sender(self.topic)):
-            return self.fn(*args)
+def _call_heard(item: Any, topic: str, fn: Callable[..., Any], *shared: Any) -> Any:
+    """Run one task that sends where it stands to the client."""
+    with working_on(_Sender(topic)):
+        return fn(item, *shared)
 
 
 class _Sender:
-    """Sender of the messages of `say_where` on a worker."""
+    """Sender of the messages of `say_where` on a worker, once a second at most."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._sent = topic, 0.0

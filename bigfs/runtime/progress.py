@@ -329,24 +329,21 @@ class NotebookReporter(LogReporter):
 
     def start(self, work: Work) -> None:
         """Show a piece of work."""
-        self._draw(work)
-
-    def change(self, work: Work) -> None:
-        """Show how far it is, five times a second."""
-        if time.monotonic() - self._drawn >= _DRAW_SECONDS:
-            self._draw(work)
-
-    def close(self) -> None:
-        """Leave the duration."""
-        line = f"{self._what}: {format_seconds(time.monotonic() - self._began)}"
-        self._put({"text/plain": line})
-
-    def _draw(self, work: Work) -> None:
         self._drawn = time.monotonic()
         line = f"{self._what}: {work.title}: {work.figures(work.seconds)}"
         share = f'value="{work.done}" max="{work.total}"' if work.total else ""
         bar = f"<progress {share}></progress> {escape(line)}"
         self._put({"text/plain": line, "text/html": bar})
+
+    def change(self, work: Work) -> None:
+        """Show how far it is, five times a second."""
+        if time.monotonic() - self._drawn >= _DRAW_SECONDS:
+            self.start(work)
+
+    def close(self) -> None:
+        """Leave the duration."""
+        line = f"{self._what}: {format_seconds(time.monotonic() - self._began)}"
+        self._put({"text/plain": line})
 
     def _put(self, data: dict[str, str]) -> None:
         show = self._handle.display if self._is_new else self._handle.update

@@ -86,13 +86,8 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
             cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
     columns = columns_of_var(result.ranking, result.scores, result.selected)
-    about = about_run(result.method, result.settings)
-    return copy_annotated(source, place, result.feature_names, columns, about, overwrite=overwrite)
-
-
-def about_run(method: str, settings: dict[str, Any]) -> dict[str, str]:
-    """Return what ``uns`` gets: the method, and its settings as JSON."""
-    return {"method": method, "parameters": json.dumps(settings, default=str)}
+    names, run = result.feature_names, (result.method, result.settings)
+    return copy_annotated(source, place, names, columns, *run, overwrite=overwrite)
 
 
 def check_annotatable(uri: str) -> Path:
@@ -117,11 +112,14 @@ def copy_annotated(
     place: Path,
     names: list[str] | None,
     columns: dict[str, np.ndarray],
-    about: dict[str, str],
+    method: str,
+    settings: dict[str, Any],
     *,
     overwrite: bool = False,
 ) -> Path:
     """Copy an AnnData with further columns of ``var``, which must have these names, and a run.
+
+    ``uns`` gets the method, and its settings as JSON.
 
     Raises
     ------
@@ -136,6 +134,7 @@ def copy_annotated(
             "of its own). Run again, or export the selected columns."
         )
     target = place.resolve() if overwrite else place  # a link stays, and leads to the new file
+    about = {"method": method, "parameters": json.dumps(settings, default=str)}
     with creating(target):
         _WRITERS[source.suffix](source, target, columns, about, overwrite)
     return place
@@ -280,8 +279,8 @@ def output_stages(config: Config) -> list[Stage]:
         out.check_free("annotated", sum(size for size, _ in files.values()))
         columns = columns_of_var(scores.ranking, scores.scores, selected_features(inputs.finished))
         names = inputs.blocks.source.feature_names
-        about = about_run(config.method, config.model_dump(mode="json"))
-        copy_annotated(source, out.path / source.name, names, columns, about)
+        run = config.method, config.model_dump(mode="json")
+        copy_annotated(source, out.path / source.name, names, columns, *run)
         out.describe(copy=source.name)
 
     return [unplanned_stage("annotated", 2, {}, copy, sparse=True)]

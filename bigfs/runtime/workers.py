@@ -268,18 +268,15 @@ def check_workers(folder: Any) -> None:
         return
     wait_for_workers(client)
     known = _checked.setdefault(client, set())
-    new = {
-        worker: (worker, str(info["id"]), str(folder))
-        for worker, info in workers_of(client).items()
-        if (worker, str(info["id"]), str(folder)) not in known
-    }
+    keys = [(w, str(info["id"]), str(folder)) for w, info in workers_of(client).items()]
+    new = [worker for worker, *of_place in keys if (worker, *of_place) not in known]
     if not new:
         return
-    _compare(_versions(), ask_workers(client, _versions, workers=[*new]))
-    _check_sizes([*new])
-    _check_shared(folder, [*new])
-    _compare_kernels(ask_workers(client, blas_kernels, workers=[*new]))
-    known.update(new.values())
+    _compare(_versions(), ask_workers(client, _versions, workers=new))
+    _check_sizes(new)
+    _check_shared(folder, new)
+    _compare_kernels(ask_workers(client, blas_kernels, workers=new))
+    known.update(keys)
 
 
 def _check_scheduler(client: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import cut
 
 KIB = 1024
 MIB = 1024**2
@@ -41,8 +42,8 @@ def parse_bytes(value: int | float | str) -> int:
 
 
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < _MOST_BYTES else "a larger one"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    is_beyond = isinstance(value, int) and abs(value) >= _MOST_BYTES
+    return "a larger one" if is_beyond else cut(repr(value), 60)
 
 
 def format_bytes(size: int | float) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,8 @@ def _copy_h5ad(
         file.seek(0)
         copied = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]  # has readinto
         with h5py.File(file, "r+") as root:
-            var = root["var"]
-            order = _write_columns(var, columns, var.create_dataset)
-            var.attrs["column-order"] = np.array(order, dtype=h5py.string_dtype())
-            _write_about(root, about)
+            texts = partial(np.array, dtype=h5py.string_dtype())
+            _write_result(root, columns, about, root["var"].create_dataset, texts)
         with source.open("rb") as original:
             if hashlib.file_digest(original, "sha256").digest() != copied:
                 raise changed(str(source))
@@ -195,9 +194,7 @@ def _copy_zarr(
         shutil.copytree(source, partial, copy_function=copy)
         # Without the old collection of all metadata, which knows nothing of new arrays.
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
-        var = root["var"]
-        var.attrs["column-order"] = _write_columns(var, columns, var.create_array)
-        _write_about(root, about)
+        _write_result(root, columns, about, root["var"].create_array, list)
         with ignoring_warnings():  # it is no part of the standard of version 3 yet
             zarr.consolidate_metadata(str(partial))
         if in_place:
@@ -231,21 +228,21 @@ def _exchange(first: Path, second: Path) -> None:
         raise OSError(f"{os.strerror(ctypes.get_errno())}; write a copy instead")
 
 
-def _write_columns(var: Any, columns: dict[str, Any], create: Any) -> list[str]:
-    """Write columns of a frame; return the names of all its columns."""
+def _write_result(
+    root: Any, columns: dict[str, Any], about: dict[str, Any], create: Any, texts: Any
+) -> None:
+    """Write columns of ``var`` and the entry of ``uns``; ``texts`` is the form of stored names."""
+    from anndata.io import write_elem
+
+    var = root["var"]
     order = [str(name) for name in var.attrs["column-order"]]
     for name, values in columns.items():
         if name in var:
             del var[name]
         column = create(name, data=values)
         column.attrs[ENCODING], column.attrs["encoding-version"] = "array", "0.2.0"
-    return [*order, *(name for name in columns if name not in order)]
-
-
-def _write_about(root: Any, about: dict[str, Any]) -> None:
-    """Write the entry of ``uns``."""
-    from anndata.io import write_elem
-
+    order += [name for name in columns if name not in order]
+    var.attrs["column-order"] = texts(order)
     if "uns" not in root:
         write_elem(root, "uns", {})
     write_elem(root, "uns/bigfs", about)

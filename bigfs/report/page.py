@@ -58,6 +58,7 @@ def run_page(result: Result, mark: str = "") -> str:
     settings, plots = result.settings.get("report") or {}, result.plot
     sample = plots.sample()
     order = plots.ranking
+    name = _file_name(short_name(str(result.settings["input"]["uri"])))
     heading = f"{len(result.selected)} of {result.n_features:,} features"
     n_more = len(result.selected) - _CHIPS
     shape = settings.get("image_shape")
@@ -83,9 +84,9 @@ def run_page(result: Result, mark: str = "") -> str:
         pictures["clusters"] = _drawn(plots.heatmap, label, height)
     return _template("run.html").render(
         mark=mark,
-        title=f"{heading}: {result.method} on {_data_name(result)}",
+        title=f"{heading}: {result.method} on {name}",
         heading=heading,
-        about=f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows",
+        about=f"{result.method} on {name}, {result.n_samples:,} rows",
         chips=_chips(result, order),
         n_more=f"{n_more:,}" if n_more > 0 else "",
         tiles=_tiles(result, sample),
@@ -371,10 +372,6 @@ def _quality(result: Result) -> list[list[str]]:
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {titles[key]} features{spaces}", text])
     return rows
-
-
-def _data_name(result: Result) -> str:
-    return _file_name(short_name(str(result.settings["input"]["uri"])))
 
 
 def _file_name(uri: str) -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from html import escape
@@ -239,12 +239,8 @@ def showing(what: str, verbose: Any = 1) -> Iterator[None]:
     elif has_reporter():
         yield
     else:
-        reporter = LateReporter(what)
-        try:
-            with reported_by(reporter):
-                yield
-        finally:
-            reporter.close()
+        with closing(LateReporter(what)) as reporter, reported_by(reporter):
+            yield
 
 
 class LateReporter(LogReporter):

@@ -115,6 +115,8 @@ class RowBlocks:
         First row and one past the last row of every block.
     sparse : bool
         Whether blocks are in CSR form.
+    passes : int
+        The number of passes over X so far.
     keeps_gram : bool
         Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
     former_gram : PartialGram or None
@@ -149,7 +151,7 @@ class RowBlocks:
             check_block_rows(self.rows, chunk, n_samples)
         self.bounds = block_bounds(n_samples, self.rows)
         self.transform = Transform()
-        self.keeps_gram, self._passes = False, 0
+        self.keeps_gram, self.passes = False, 0
         self.former_gram: PartialGram | None = None
         self._moments: Moments | None = None
         self._gram: tuple[ArrayRef, ArrayRef] | None = None
@@ -325,18 +327,9 @@ class RowBlocks:
         n_entries, largest = self.source.layout.n_entries, self.source.block_entries(self.rows)
         return Shape(*sizes, self.source.chunk_rows or self.rows, n_entries, largest)
 
-    def check_unchanged(self) -> None:
-        """Raise InputError if the file that the rows are read from has changed since."""
-        self.source.check_unchanged()
-
-    @property
-    def passes(self) -> int:
-        """The number of passes over X so far."""
-        return self._passes
-
     def start_pass(self, count: int = 1) -> BlockReader:
         """Count a pass (or several), and return what its tasks read rows with."""
-        self._passes += count
+        self.passes += count
         source = self.source if self.source.shareable else None
         return BlockReader(source, self._token, self.transform, self.sparse)
 

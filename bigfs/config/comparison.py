@@ -85,10 +85,8 @@ class Methods(Section):
 
     @model_validator(mode="after")
     def _every_method_is_whole(self) -> Methods:
-        names: list[str] = []
-        for entry in self.methods:
-            entries = list(self._expand(entry, {"uri": "unknown"}, 1))
-            names.append(entries[0].name)
+        expanded = [list(self._expand(entry, {"uri": "unknown"}, 1)) for entry in self.methods]
+        names = [points[0].name for points in expanded]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(

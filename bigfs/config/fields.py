@@ -40,13 +40,18 @@ def _dump_bytes(size: int) -> int | str:
     return text if parse_bytes(text) == size else size
 
 
+def any_of(*schemas: dict[str, Any]) -> WithJsonSchema:
+    """Return what a type is in the schema of the files: one of several."""
+    return WithJsonSchema({"anyOf": [*schemas]})
+
+
 PositiveInt = Annotated[int, Field(ge=1)]
 # null is a fresh seed, which is recorded as if it had been given.
 Seed = Annotated[
     int,
     BeforeValidator(fresh_seed),
     Field(ge=0),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}),
+    any_of({"type": "integer", "minimum": 0}, {"type": "null"}),
 ]
 NonEmpty = Annotated[str, Field(min_length=1)]
 # A list with something in it, or a single value for a list of one.
@@ -61,7 +66,7 @@ Bytes = Annotated[
     int,
     BeforeValidator(parse_bytes),
     PlainSerializer(_dump_bytes),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]}),
+    any_of({"type": "string"}, {"type": "integer", "minimum": 1}),
 ]
 MemoryLimit = Annotated[
     Bytes,
@@ -79,8 +84,7 @@ def count_or_auto(least: int = 1, most: int | None = None) -> Any:
             return value
         raise ValueError(f"must be a whole number {bounds}, or auto. Got {shown(value)}")
 
-    schema = WithJsonSchema({"anyOf": [{"const": "auto"}, integer]})
-    return Annotated[int | str, PlainValidator(check), schema]
+    return Annotated[int | str, PlainValidator(check), any_of({"const": "auto"}, integer)]
 
 
 CountOrAuto = count_or_auto()
@@ -99,7 +103,7 @@ def _check_width(value: Any) -> float | str:
 Width = Annotated[
     float | str,
     PlainValidator(_check_width),
-    WithJsonSchema({"anyOf": [{"const": "median"}, {"type": "number", "exclusiveMinimum": 0}]}),
+    any_of({"const": "median"}, {"type": "number", "exclusiveMinimum": 0}),
 ]
 
 
@@ -119,17 +123,12 @@ def _check_labels(value: Any) -> Any:
     return LabelValues(f"{OBJECT}{type(value).__name__}", value)
 
 
-_TEXT = {"type": "string", "minLength": 1}
+TEXT = {"type": "string", "minLength": 1}
 _NAMED = PlainSerializer(lambda value: value.name if isinstance(value, LabelValues) else value)
 # Where an iteration begins: the name of a start, where labels are, or (in Python) an array.
-Start = Annotated[Any, PlainValidator(_check_start), _NAMED, WithJsonSchema(_TEXT)]
+Start = Annotated[Any, PlainValidator(_check_start), _NAMED, WithJsonSchema(TEXT)]
 # Where labels are, or (in Python) an array of them.
-Labels = Annotated[
-    Any,
-    PlainValidator(_check_labels),
-    _NAMED,
-    WithJsonSchema({"anyOf": [_TEXT, {"type": "null"}]}),
-]
+Labels = Annotated[Any, PlainValidator(_check_labels), _NAMED, any_of(TEXT, {"type": "null"})]
 
 
 class Section(BaseModel):

@@ -15,12 +15,12 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidatorFunctionWrapHandler,
-    WithJsonSchema,
     WrapValidator,
     model_validator,
 )
 
 from bigfs.config.fields import (
+    TEXT,
     Fraction,
     Labels,
     Names,
@@ -30,6 +30,7 @@ from bigfs.config.fields import (
     Share,
     Values,
     Width,
+    any_of,
     as_list,
     fill,
 )
@@ -54,14 +55,7 @@ def _as_uri(value: Any) -> Any:
 Uri = Annotated[
     str,
     BeforeValidator(_as_uri),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            ]
-        }
-    ),
+    any_of(TEXT, {"type": "array", "items": {"type": "string"}, "minItems": 1}),
 ]
 
 
@@ -424,15 +418,7 @@ NumberOfFeatures = Annotated[
     PositiveInt,
     WrapValidator(_number_or_auto),
     PlainSerializer(lambda value: value.model_dump() if isinstance(value, Auto) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"const": "auto"},
-                {"type": "integer", "minimum": 1},
-                Auto.model_json_schema(),
-            ]
-        }
-    ),
+    any_of({"const": "auto"}, {"type": "integer", "minimum": 1}, Auto.model_json_schema()),
 ]
 
 
@@ -584,23 +570,21 @@ class ClusterConfig(Section):
     def _settings_follow_the_kind(self) -> ClusterConfig:
         ignored = [name for name, kinds in _KINDS.items() if self.kind not in kinds]
         given = [name for name in ignored if getattr(self, name)]
-        if self.kind == "remote":
-            if self.address is None:
-                raise ValueError("kind 'remote' needs an address, such as tcp://127.0.0.1:8786")
-            if given:
-                raise ValueError(
-                    "kind 'remote' uses the workers of the running cluster and would ignore "
-                    f"{quoted(given)}; remove them"
-                )
+        if self.kind == "remote" and self.address is None:
+            raise ValueError("kind 'remote' needs an address, such as tcp://127.0.0.1:8786")
+        if self.kind == "remote" and given:
+            raise ValueError(
+                "kind 'remote' uses the workers of the running cluster and would ignore "
+                f"{quoted(given)}; remove them"
+            )
         if "address" in given:
             raise ValueError(f"kind '{self.kind}' would ignore the address; set kind to 'remote'")
         if given:
             raise ValueError(f"kind '{self.kind}' would ignore {quoted(given)}; remove them")
         fill(self, "wait_seconds", 3600 if self.kind == "slurm" else 60)
-        if self.kind == "remote":
-            return self
-        fill(self, "n_workers", 2)
-        fill(self, "threads_per_worker", 1)
+        if self.kind != "remote":
+            fill(self, "n_workers", 2)
+            fill(self, "threads_per_worker", 1)
         if self.kind == "slurm":
             if self.interface is None:
                 raise ValueError(

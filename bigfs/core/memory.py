@@ -154,20 +154,16 @@ def return_large_arrays() -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    try:
+    with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _LARGE_ARRAY_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-    except (OSError, AttributeError):
-        pass
 
 
 def reset_peak() -> None:
     """Start a new high-water mark for this process (Linux only; elsewhere nothing happens)."""
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
 
 
 def peak_bytes() -> int:
@@ -207,10 +203,8 @@ def _group_limits(groups: Path, root: Path) -> list[int]:
 
 def _status_bytes(name: str) -> int | None:
     """Return a size of this process as the kernel states it (Linux only)."""
-    try:
+    with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     return None

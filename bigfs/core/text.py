@@ -94,5 +94,9 @@ def shown(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(repr(value), 80)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters, with dots where it was longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

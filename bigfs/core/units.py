@@ -5,24 +5,16 @@ from __future__ import annotations
 import re
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import cut
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 _MOST_BYTES = 2**63
 
-_FACTORS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": 1024**4,
-}
+_FACTORS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgt", start=1):
+    _FACTORS |= {f"{_prefix}b": 1000**_power, f"{_prefix}ib": 1024**_power}
 
 
 def parse_bytes(value: int | float | str) -> int:
@@ -50,8 +42,8 @@ def parse_bytes(value: int | float | str) -> int:
 
 
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < _MOST_BYTES else "a larger one"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    is_beyond = isinstance(value, int) and abs(value) >= _MOST_BYTES
+    return "a larger one" if is_beyond else cut(repr(value), 60)
 
 
 def format_bytes(size: int | float) -> str:

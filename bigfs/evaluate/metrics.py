@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import ROUNDING, correlations_of
+from bigfs.blocks.kernels import ROUNDING, correlations_of, slices
 from bigfs.core.errors import InputError, check_choice
 from bigfs.store.formats.memory import plain
 from bigfs.store.values import (
@@ -229,8 +229,7 @@ class PreparedRows:
         """Prepare rows of shape (n_rows, n_features), as ``(x - center) * scale``."""
         Z = np.empty(X.shape, dtype=np.float32)
         step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
-        for begin in range(0, len(X), step):
-            part = slice(begin, begin + step)
+        for part in slices(len(X), step):
             Z[part] = (X[part] - center) * scale
         norms = np.einsum("ij,ij->i", Z, Z, dtype=np.float64)
         below = ((1.0 - _share(X.shape[1])) * norms).astype(np.float32)
@@ -294,8 +293,7 @@ def _squared(Q: np.ndarray, X: np.ndarray, i: np.ndarray, j: np.ndarray, scale: 
     """Return the squared distances of the pairs (i, j), float64."""
     squared = np.empty(len(i))
     step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
-    for at in range(0, len(i), step):
-        part = slice(at, at + step)
+    for part in slices(len(i), step):
         gap = (Q[i[part]].astype(np.float64) - X[j[part]]) * scale
         squared[part] = np.einsum("ef,ef->e", gap, gap)
     return squared

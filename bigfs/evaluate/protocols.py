@@ -135,10 +135,8 @@ def dask_kmeans(
     from dask_ml.cluster import KMeans
 
     first = _INITS[init] if isinstance(init, str) else init
-    best: Any = None
-    for start in range(n_init):
-        seed = int(np.random.SeedSequence([random_state, start]).generate_state(1)[0])
-        model = KMeans(n_clusters, init=first, random_state=seed).fit(X)
-        if best is None or model.inertia_ < best.inertia_:
-            best = model
+    sequences = (np.random.SeedSequence([random_state, start]) for start in range(n_init))
+    seeds = (int(sequence.generate_state(1)[0]) for sequence in sequences)
+    models = (KMeans(n_clusters, init=first, random_state=seed).fit(X) for seed in seeds)
+    best = min(models, key=lambda model: model.inertia_)
     return np.asarray(best.labels_), float(best.inertia_)

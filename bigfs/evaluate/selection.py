@@ -46,6 +46,7 @@ from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T")
+P = TypeVar("P", Protocol, Protocol | None)
 
 _STRIPS = 4
 # Random selections beside a run's, and rows up to which their nearest neighbors are searched too.
@@ -96,7 +97,13 @@ def compare_with_all(
     if chance_columns(blocks.layout, len(selected)) is not None:
         few = protocol.nearest_neighbor and blocks.n_samples <= _NEAREST_OF_CHANCE
         chance = replace(protocol, nearest_neighbor=few)
-        figures["chance"] = _chance(blocks, y, len(selected), chance, memory_limit)
+
+        def judge(columns: RowBlocks, own: Protocol) -> dict[str, float]:
+            return measure_selection(columns, y, None, own, memory_limit)
+
+        drawn = random_selections(blocks, len(selected), random_state)
+        with _columns_of(blocks, drawn) as columns:
+            figures["chance"] = _over_draws(columns, chance, judge)
     judged_by = protocol.n_components if protocol.by_components(len(selected)) else None
     used = {name: getattr(protocol, name) for name in ("n_clusters", "n_repetitions", "n_init")}
     return {**figures, "labels": name_of(settings.labels), **used, "n_components": judged_by}
@@ -129,20 +136,6 @@ def chance_columns(shape: Shape, width: int) -> Shape | None:
         return None
     columns = dense_columns(shape, N_DRAWS * width)
     return columns if columns.nbytes <= DENSE_LIMIT_BYTES else None
-
-
-def _chance(
-    blocks: RowBlocks, y: np.ndarray, width: int, protocol: Protocol, memory_limit: int | str
-) -> dict[str, float]:
-    """Judge random selections of as many features, whose columns are stored by one pass."""
-
-    def judge(columns: RowBlocks, i: int) -> dict[str, float]:
-        own = _of_draw(protocol, N_DRAWS, i)
-        return measure_selection(columns, y, None, own, memory_limit)
-
-    drawn = random_selections(blocks, width, protocol.random_state)
-    with _columns_of(blocks, drawn) as columns:
-        return _over_draws(columns, judge)
 
 
 def random_selections(blocks: RowBlocks, width: int, random_state: int) -> list[np.ndarray]:
@@ -263,35 +256,36 @@ def measure_selections(
         between with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975
         quantile of Student's distribution with n - 1 degrees of freedom.
     """
-    n = len(selections)
 
-    def judge(selected: np.ndarray | None, i: int) -> dict[str, float]:
-        if protocol is None or y is None:
+    def judge(selected: np.ndarray | None, own: Protocol | None) -> dict[str, float]:
+        if own is None or y is None:
             return measure_unlabeled(blocks, selected, memory_limit)
-        own = protocol if n == 1 else _of_draw(protocol, n, i)
         return measure_selection(blocks, y, selected, own, memory_limit)
 
-    return judge(selections[0], 0) if n == 1 else _over_draws(selections, judge)
-
-
-def _of_draw(protocol: Protocol, n_draws: int, i: int) -> Protocol:
-    """Return the protocol of one draw: its share of the repetitions, and a seed of its own."""
-    share, seed = -(-protocol.n_repetitions // n_draws), protocol.random_state
-    return replace(protocol, n_repetitions=share, random_state=derive_seed(seed, "draw", i))
+    if len(selections) == 1:
+        return judge(selections[0], protocol)
+    return _over_draws(selections, protocol, judge)
 
 
 def _over_draws(
-    draws: Sequence[T], judge: Callable[[T, int], dict[str, float]]
+    draws: Sequence[T], protocol: P, judge: Callable[[T, P], dict[str, float]]
 ) -> dict[str, float]:
-    """Return the mean, deviation and interval of ``judge(draw, i)``; see `measure_selections`."""
+    """Return the mean, deviation and interval of ``judge(draw, own)``; see `measure_selections`.
+
+    The protocol of a draw has its share of the repetitions, and a seed of its own.
+    """
     from scipy.special import stdtrit
 
-    n = len(draws)
+    n, own = len(draws), protocol
     scores: dict[str, list[float]] = {}
     with track("chance", n, "draws") as progress:
         for i, draw in enumerate(draws):
+            if protocol is not None:
+                share, seed = -(-protocol.n_repetitions // n), protocol.random_state
+                seed = derive_seed(seed, "draw", i)
+                own = replace(protocol, n_repetitions=share, random_state=seed)
             with silenced():
-                judged = judge(draw, i)
+                judged = judge(draw, own)
             for name, value in judged.items():
                 if not name.endswith("_std"):
                     scores.setdefault(name.removesuffix("_mean"), []).append(value)

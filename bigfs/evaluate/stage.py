@@ -62,7 +62,11 @@ def stages_of(config: Config) -> list[Stage]:
     if isinstance(config.n_features_to_select, Auto) or config.curves:
         stages.append(curves_stage(config, fits, quick=quick))
     if config.evaluate is not None:
-        stages.append(evaluation_stage(config, config.evaluate))
+        # Which compares the selection, and all features, with known labels.
+        depends = {**config.evaluate.model_dump(), "random_state": config.random_state}
+        depends |= content_of_labels(config.evaluate.labels)
+        choose = partial(Evaluation, config=config, settings=config.evaluate)
+        stages.append(Stage("evaluation", 5, depends, choose, sparse=True))
     return stages
 
 
@@ -105,14 +109,6 @@ def check_labels(
     # Templates judge by the labels of their own data.
     otherwise = ", or leave the evaluation out (--set evaluate=null)"
     return load_labels(config.evaluate.labels, n_samples, dropped, otherwise, to_judge_by=True)
-
-
-def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
-    """Return the stage that compares the selection, and all features, with known labels."""
-    depends = {**settings.model_dump(), "random_state": config.random_state}
-    depends |= content_of_labels(settings.labels)
-    choose = partial(Evaluation, config=config, settings=settings)
-    return Stage("evaluation", 5, depends, choose, sparse=True)
 
 
 def judging_stage(

@@ -172,7 +172,7 @@ def knn_graph(
             n_partitions=n_partitions, remote=is_remote(scratch.path),
         )  # fmt: skip
         graph = _Build(rows, request, plan, scratch, working).run(details)
-        blocks.check_unchanged()
+        blocks.source.check_unchanged()
     if rows is not blocks:
         over_components = graph.details["passes"]
         graph.details.update(passes=blocks.passes - passes, passes_over_components=over_components)

@@ -152,7 +152,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         if self._blocks is None:  # in another process, or a copy
             self._blocks = RowBlocks.from_any(self._source)
         neighbors = neighbors_of(self._blocks, queries, count, self.metric)
-        self._blocks.check_unchanged()
+        self._blocks.source.check_unchanged()
         return self._matrix(*neighbors)
 
     def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:

@@ -120,13 +120,12 @@ class Plan:
 
     def check(self) -> None:
         """Raise MemoryLimitError unless the run fits, with the smallest change that would do."""
-        if self.fits:
-            return
-        cure = f" {self._cure_sentence()}" if self.cures else ""
-        raise MemoryLimitError(" ".join(self.refusals) + f" Nothing has run.{cure}")
+        if not self.fits:
+            text = " ".join([*self.refusals, "Nothing has run.", *self._cure_lines()])
+            raise MemoryLimitError(text)
 
-    def _cure_sentence(self) -> str:
-        return f"Set {' or '.join(self.cures)}."
+    def _cure_lines(self) -> list[str]:
+        return [f"Set {' or '.join(self.cures)}."] if self.cures else []
 
     def line(self) -> str:
         """Return the plan in one line."""
@@ -187,8 +186,7 @@ class Plan:
             "measured rates."
         ]
         if not self.fits:
-            lines.append("Does not fit. " + " ".join(self.refusals))
-            return [*lines, self._cure_sentence()] if self.cures else lines
+            return [*lines, "Does not fit. " + " ".join(self.refusals), *self._cure_lines()]
         limits = f"a memory_limit of {format_bytes(place.memory_limit)}"
         if place.limits:
             least = min(place.limits.values())

@@ -107,23 +107,17 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
 
 def place_of(config: Config, scheduler: str | None = None) -> Place:
     """Return where a run would take place, and what there is."""
-    limit, free = config.memory_limit, free_scratch(config.run)
-    address = scheduler_address(scheduler, config.cluster)
-    if address is not None:
-        with connect(address, config.cluster, limit):
-            return _connected(limit, free)
-    if config.cluster is not None:
-        n_workers, threads = config.cluster.n_workers or 1, config.cluster.threads_per_worker or 1
-        if config.cluster.kind != "local":
+    limit, free, cluster = config.memory_limit, free_scratch(config.run), config.cluster
+    address = scheduler_address(scheduler, cluster)
+    if address is None and cluster is not None:
+        n_workers, threads = cluster.n_workers or 1, cluster.threads_per_worker or 1
+        if cluster.kind != "local":
             return Place(limit, threads, free_scratch_bytes=free)
         return Place(limit, threads, {"this machine": machine_bytes()}, n_workers, free)
-    return _connected(limit, free)
-
-
-def _connected(limit: int, free: int | None) -> Place:
-    """Return the place of the scheduler in scope, or of the threads of this process."""
-    _, threads = worker_slots()
-    return Place(limit, threads, worker_limits(), 1, free)
+    # At that address, or the scheduler in scope, or the threads of this process.
+    with connect(address, cluster, limit):
+        _, threads = worker_slots()
+        return Place(limit, threads, worker_limits(), 1, free)
 
 
 def free_scratch(run: str) -> int | None:
@@ -290,12 +284,10 @@ def _candidates(
     if shape is not None and config.stability is not None:
         yield "stability.sample_size", _samples(config, header, place, shape.n_samples // 2)
     if shape is not None:
-        smaller: list[int] = []
-        rows = shape.rows // 2 // header.chunk_rows * header.chunk_rows
+        chunk = header.chunk_rows
+        halves = [shape.rows // 2**part // chunk * chunk for part in range(1, 9)]
         # The blocks of a sparse store are as small as they get.
-        while header.csr is None and rows >= header.chunk_rows and len(smaller) < 8:
-            smaller.append(rows)
-            rows = rows // 2 // header.chunk_rows * header.chunk_rows
+        smaller = [rows for rows in halves if rows and header.csr is None]
         yield "blocks.rows", _variants(config, "blocks", "rows", smaller)
         if "sample_size" in type(config.parameters).model_fields:
             sizes = [shape.n_samples // part for part in (2, 4, 8, 16, 32, 64, 128)]

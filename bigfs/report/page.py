@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
 from bigfs.results.plots import positions_of, read_axis
 from bigfs.results.result import Result, mean_score, score_cell
-from bigfs.results.sample import Sample, selected_first
+from bigfs.results.sample import Sample
 from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import Curves
 
@@ -57,7 +57,8 @@ def run_page(result: Result, mark: str = "") -> str:
     """
     settings, plots = result.settings.get("report") or {}, result.plot
     sample = plots.sample()
-    order = selected_first(result.ranking, result.selected)
+    order = plots.ranking
+    name = _file_name(short_name(str(result.settings["input"]["uri"])))
     heading = f"{len(result.selected)} of {result.n_features:,} features"
     n_more = len(result.selected) - _CHIPS
     shape = settings.get("image_shape")
@@ -69,7 +70,7 @@ def run_page(result: Result, mark: str = "") -> str:
     colors = f" Colors: {sample.group_name}." if sample.group_name else ""
     curves = result.curves
     pictures: dict[str, Drawn | None] = {"image": None, "axis": None, "clusters": None}
-    draw = plots.curves if curves is not None else _explained(plots.n_selected, sample)
+    draw = plots.curves if curves is not None else partial(_explained, plots.n_selected, sample)
     pictures["curves"] = _drawn(draw, "Curves over the number of features")
     pictures["correlation"] = _drawn(plots.correlation, "Correlation of the selected features", 4.4)
     pictures["map"] = _drawn(plots.map, "Map of the rows", 4.4)
@@ -83,9 +84,9 @@ def run_page(result: Result, mark: str = "") -> str:
         pictures["clusters"] = _drawn(plots.heatmap, label, height)
     return _template("run.html").render(
         mark=mark,
-        title=f"{heading}: {result.method} on {_data_name(result)}",
+        title=f"{heading}: {result.method} on {name}",
         heading=heading,
-        about=f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows",
+        about=f"{result.method} on {name}, {result.n_samples:,} rows",
         chips=_chips(result, order),
         n_more=f"{n_more:,}" if n_more > 0 else "",
         tiles=_tiles(result, sample),
@@ -97,7 +98,7 @@ def run_page(result: Result, mark: str = "") -> str:
         n_selected=len(result.selected),
         rule=(curves.number or {}).get("rule") if curves is not None else None,
         curves_say=_curves_say(plots.curves_, sample),
-        pair=_closest_pair(sample.correlation, [result.name_of(f) for f in order.tolist()]),
+        pair=_closest_pair(sample.correlation, [plots.names[f] for f in order.tolist()]),
         map_says=f"{len(sample.points):,} rows by two {sample.axes}.{colors}",
         quality=_quality(result),
         cost=result.stage_rows,
@@ -228,7 +229,9 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
         explained, mean = sample.explained, ", on average"
     else:
         values = result.curves.values["explained_variance"]
-        explained, mean = _every_m(result.curves.sizes, values), ""
+        # For 1, 2, ... features, read linearly between those it was computed for.
+        sizes = result.curves.sizes
+        explained, mean = np.interp(np.arange(1, sizes[-1] + 1), sizes, values), ""
     what, few = "of the features' variance explained", len(explained)
     if n_selected > few:
         tiles.append((f"{100 * float(explained[-1]):.0f} %", f"{what} by the first {few}{mean}"))
@@ -260,11 +263,9 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
         text = "frequency of the last kept and the first left out"
         tiles.append((f"{last:.0f} | {first:.0f} %", text))
     elif n_selected < result.n_features:
-        order = selected_first(result.ranking, result.selected)
-        last, first = result.scores[order[n_selected - 1 : n_selected + 1]]
-        tiles.append(
-            (f"{last:#.3g} | {first:#.3g}", "score of the last kept and the first left out")
-        )
+        last, first = result.scores[result.plot.ranking[n_selected - 1 : n_selected + 1]]
+        text = "score of the last kept and the first left out"
+        tiles.append((f"{last:#.3g} | {first:#.3g}", text))
     return tiles
 
 
@@ -299,11 +300,6 @@ def _features(result: Result, shown: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def _every_m(sizes: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a curve for 1, 2, ... features, read linearly between those it was computed for."""
-    return np.interp(np.arange(1, sizes[-1] + 1), sizes, values)
-
-
 def _curves_say(curves: Curves | None, sample: Sample) -> list[str]:
     """Return what the curves of the picture are, a sentence each."""
     if curves is None:
@@ -325,15 +321,11 @@ def _curves_say(curves: Curves | None, sample: Sample) -> list[str]:
     return [text for name, text in texts.items() if name in curves.values]
 
 
-def _explained(n_selected: int, sample: Sample) -> Callable[[Any], Any]:
-    """Return what draws the explained share of a sample, for a result without curves."""
-
-    def draw(ax: Any) -> None:
-        ax.plot(np.arange(1, len(sample.explained) + 1), 100 * sample.explained)
-        ax.axvline(n_selected, color="#d55e00", linewidth=1)
-        ax.set(xlabel="features, in the order of the ranking", ylabel="percent", ylim=(0, 102))
-
-    return draw
+def _explained(n_selected: int, sample: Sample, ax: Any) -> None:
+    """Draw the explained share of a sample, for a result without curves."""
+    ax.plot(np.arange(1, len(sample.explained) + 1), 100 * sample.explained)
+    ax.axvline(n_selected, color="#d55e00", linewidth=1)
+    ax.set(xlabel="features, in the order of the ranking", ylabel="percent", ylim=(0, 102))
 
 
 def _closest_pair(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
@@ -380,10 +372,6 @@ def _quality(result: Result) -> list[list[str]]:
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {titles[key]} features{spaces}", text])
     return rows
-
-
-def _data_name(result: Result) -> str:
-    return _file_name(short_name(str(result.settings["input"]["uri"])))
 
 
 def _file_name(uri: str) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +87,8 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
             cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
     columns = columns_of_var(result.ranking, result.scores, result.selected)
-    about = about_run(result.method, result.settings)
-    return copy_annotated(source, place, result.feature_names, columns, about, overwrite=overwrite)
-
-
-def about_run(method: str, settings: dict[str, Any]) -> dict[str, str]:
-    """Return what ``uns`` gets: the method, and its settings as JSON."""
-    return {"method": method, "parameters": json.dumps(settings, default=str)}
+    names, run = result.feature_names, (result.method, result.settings)
+    return copy_annotated(source, place, names, columns, *run, overwrite=overwrite)
 
 
 def check_annotatable(uri: str) -> Path:
@@ -117,11 +113,14 @@ def copy_annotated(
     place: Path,
     names: list[str] | None,
     columns: dict[str, np.ndarray],
-    about: dict[str, str],
+    method: str,
+    settings: dict[str, Any],
     *,
     overwrite: bool = False,
 ) -> Path:
     """Copy an AnnData with further columns of ``var``, which must have these names, and a run.
+
+    ``uns`` gets the method, and its settings as JSON.
 
     Raises
     ------
@@ -136,6 +135,7 @@ def copy_annotated(
             "of its own). Run again, or export the selected columns."
         )
     target = place.resolve() if overwrite else place  # a link stays, and leads to the new file
+    about = {"method": method, "parameters": json.dumps(settings, default=str)}
     with creating(target):
         _WRITERS[source.suffix](source, target, columns, about, overwrite)
     return place
@@ -166,10 +166,8 @@ def _copy_h5ad(
         file.seek(0)
         copied = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]  # has readinto
         with h5py.File(file, "r+") as root:
-            var = root["var"]
-            order = _write_columns(var, columns, var.create_dataset)
-            var.attrs["column-order"] = np.array(order, dtype=h5py.string_dtype())
-            _write_about(root, about)
+            texts = partial(np.array, dtype=h5py.string_dtype())
+            _write_result(root, columns, about, root["var"].create_dataset, texts)
         with source.open("rb") as original:
             if hashlib.file_digest(original, "sha256").digest() != copied:
                 raise changed(str(source))
@@ -196,9 +194,7 @@ def _copy_zarr(
         shutil.copytree(source, partial, copy_function=copy)
         # Without the old collection of all metadata, which knows nothing of new arrays.
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
-        var = root["var"]
-        var.attrs["column-order"] = _write_columns(var, columns, var.create_array)
-        _write_about(root, about)
+        _write_result(root, columns, about, root["var"].create_array, list)
         with ignoring_warnings():  # it is no part of the standard of version 3 yet
             zarr.consolidate_metadata(str(partial))
         if in_place:
@@ -232,21 +228,21 @@ def _exchange(first: Path, second: Path) -> None:
         raise OSError(f"{os.strerror(ctypes.get_errno())}; write a copy instead")
 
 
-def _write_columns(var: Any, columns: dict[str, Any], create: Any) -> list[str]:
-    """Write columns of a frame; return the names of all its columns."""
+def _write_result(
+    root: Any, columns: dict[str, Any], about: dict[str, Any], create: Any, texts: Any
+) -> None:
+    """Write columns of ``var`` and the entry of ``uns``; ``texts`` is the form of stored names."""
+    from anndata.io import write_elem
+
+    var = root["var"]
     order = [str(name) for name in var.attrs["column-order"]]
     for name, values in columns.items():
         if name in var:
             del var[name]
         column = create(name, data=values)
         column.attrs[ENCODING], column.attrs["encoding-version"] = "array", "0.2.0"
-    return [*order, *(name for name in columns if name not in order)]
-
-
-def _write_about(root: Any, about: dict[str, Any]) -> None:
-    """Write the entry of ``uns``."""
-    from anndata.io import write_elem
-
+    order += [name for name in columns if name not in order]
+    var.attrs["column-order"] = texts(order)
     if "uns" not in root:
         write_elem(root, "uns", {})
     write_elem(root, "uns/bigfs", about)
@@ -280,8 +276,8 @@ def output_stages(config: Config) -> list[Stage]:
         out.check_free("annotated", sum(size for size, _ in files.values()))
         columns = columns_of_var(scores.ranking, scores.scores, selected_features(inputs.finished))
         names = inputs.blocks.source.feature_names
-        about = about_run(config.method, config.model_dump(mode="json"))
-        copy_annotated(source, out.path / source.name, names, columns, about)
+        run = config.method, config.model_dump(mode="json")
+        copy_annotated(source, out.path / source.name, names, columns, *run)
         out.describe(copy=source.name)
 
     return [unplanned_stage("annotated", 2, {}, copy, sparse=True)]

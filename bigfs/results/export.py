@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count, islice, pairwise
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,7 @@ from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
 from bigfs.store.records import MANIFEST, check_new_file, refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.scratch import block_rows
+from bigfs.store.scratch import block_bounds, block_rows
 from bigfs.store.several import flattened
 from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
 
@@ -122,10 +122,9 @@ class SelectedColumns(RandomAccessSource):
         """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
         source = self._source
         step = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
-        starts = [*range(0, self.n_samples, step), self.n_samples]
         waiting: deque[Any] = deque()
         with ThreadPoolExecutor(_READ_AHEAD) as pool:
-            for bounds in pairwise(starts):
+            for bounds in block_bounds(self.n_samples, step):
                 waiting.append(pool.submit(self.read, *bounds))
                 if len(waiting) > _READ_AHEAD:
                     yield waiting.popleft().result()
@@ -406,7 +405,7 @@ def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
             if name == "var":
                 write_elem(root, name, read_elem(source[name]).iloc[kept])
             elif name == "varm":
-                of_columns(name, lambda values: _rows(values, kept))
+                of_columns(name, lambda values: getattr(values, "iloc", values)[kept])
             elif name == "varp":
                 of_columns(name, lambda values: values[kept][:, kept])
             elif name not in ("X", "layers"):
@@ -420,10 +419,6 @@ def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
                 copy(name)
             else:
                 _write_matrix(root, name, source[name], kept)
-
-
-def _rows(values: Any, kept: np.ndarray) -> Any:
-    return values.iloc[kept] if hasattr(values, "iloc") else values[kept]
 
 
 def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
@@ -445,7 +440,7 @@ def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
     total = len(kept) if by_column else matrix.shape[0]
     per_line = entries // max(1, matrix.shape[1 if by_column else 0])
     with track(f"export {name}", total, "columns" if by_column else "rows") as progress:
-        for start, stop in _pieces(total, max(1, _PIECE // max(1, per_line))):
+        for start, stop in block_bounds(total, max(1, _PIECE // max(1, per_line))):
             if kind not in SPARSE:
                 target[start:stop] = matrix[start:stop][:, kept]
             else:
@@ -454,7 +449,3 @@ def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
                 lines.sort_indices()
                 append_lines(root, name, lines, is_first=start == 0, **options)
             progress.advance(stop - start)
-
-
-def _pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + step, total)) for start in range(0, total, step))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.text import printable
+from bigfs.core.text import cut, printable
 from bigfs.results.sample import Sample, sample_of, sample_of_result, selected_first
 from bigfs.stages.curves import Curves
 from bigfs.store.labels import read_values
@@ -90,9 +90,7 @@ class Plots:
         ax = _axes(ax, (6, 0.8 + 0.24 * len(best)))
         colors = [KEPT if place < self.n_selected else OTHER for place in range(len(best))]
         ax.barh(np.arange(len(best)), self.scores_[best], color=colors)
-        ax.set_yticks(
-            np.arange(len(best)), [self._name(f) for f in best.tolist()], parse_math=False
-        )
+        self._name_rows(ax, best)
         ax.invert_yaxis()
         ax.set_xlabel("score")
         return ax
@@ -259,7 +257,7 @@ class Plots:
         image = ax.imshow(means.T, cmap="RdBu_r", vmin=-2, vmax=2, aspect="auto")
         ax.figure.colorbar(image, ax=ax, label="deviations from the mean")
         ax.set_xticks(range(len(groups)), [str(group) for group in groups.tolist()])
-        ax.set_yticks(range(len(kept)), [self._name(f) for f in kept.tolist()], parse_math=False)
+        self._name_rows(ax, kept)
         ax.set_xlabel(sample.group_name or "all rows")
         return ax
 
@@ -280,15 +278,15 @@ class Plots:
         ax = _axes(ax, (5.2, 4.4))
         image = ax.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
         ax.figure.colorbar(image, ax=ax, label="correlation")
-        names = [self._name(f) for f in self.ranking[: len(matrix)].tolist()]
-        if len(names) <= _NAMED:
-            ax.set_yticks(range(len(names)), names, parse_math=False, fontsize=7)
+        if len(matrix) <= _NAMED:
+            self._name_rows(ax, self.ranking[: len(matrix)], fontsize=7)
         ax.set(xticks=[])
         return ax
 
-    def _name(self, feature: int) -> str:
-        name = printable(self.names[feature])
-        return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+    def _name_rows(self, ax: Any, features: np.ndarray, **font: Any) -> None:
+        """Label the rows of a picture with the names of their features."""
+        names = [cut(printable(self.names[feature]), _WIDEST) for feature in features.tolist()]
+        ax.set_yticks(range(len(names)), names, parse_math=False, **font)
 
     def _places(self, axis: Any) -> np.ndarray:
         if axis is None:

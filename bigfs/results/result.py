@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
-from bigfs.core.text import aligned, csv_text, printable
+from bigfs.core.text import aligned, csv_text, cut, printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import (
@@ -186,10 +186,9 @@ class Result:
         correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
         many features were candidates in each round, shape (n_rounds,).
         """
-        details = self._stored.details
-        if "largest_violation" not in details:
+        if "largest_violation" not in self.details:
             return None
-        return details["largest_violation"], details["n_screened"]
+        return self.details["largest_violation"], self.details["n_screened"]
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of another number of selected features, ascending.
@@ -425,16 +424,16 @@ class Result:
         if self.evaluation is not None:
             lines += ["", *_evaluation_lines(self.evaluation, len(self.selected))]
         stages = [["stage", "time", "peak memory", "predicted", "passes over X"]]
-        lines += [
-            "",
-            *aligned([*stages, *self.stage_rows], "<<<<<", "  "),
-            "",
-            *self._quality_lines(),
-            *self.notes,
-        ]
-        lines += self._certificate_lines()
-        lines.append(f"Result: {self.path}")
-        lines.append(f"All features, ranked: {self.path / FEATURES}")
+        lines += ["", *aligned([*stages, *self.stage_rows], "<<<<<", "  "), ""]
+        lines += [*self._quality_lines(), *self.notes]
+        if self.certificate is not None:
+            violation, screened = self.certificate
+            lines.append(
+                f"Wide data: exact paths from {screened[-1]:,} screened features; no other one "
+                f"exceeds lambda at any knot by more than {violation.max(initial=0.0):.1e} of its "
+                "start."
+            )
+        lines += [f"Result: {self.path}", f"All features, ranked: {self.path / FEATURES}"]
         uri = str(self.settings["input"]["uri"])
         dest, file = ("DEST.h5ad", uri) if uri.endswith(".h5ad") else ("DEST.parquet", "FILE.csv")
         lines.append(f"The selected columns: bigfs export {self.path} {dest}")
@@ -474,15 +473,6 @@ class Result:
             lines.append(f"Number of clusters: {used} ({how}).")
         return lines
 
-    def _certificate_lines(self) -> list[str]:
-        if self.certificate is None:
-            return []
-        violation, screened = self.certificate
-        return [
-            f"Wide data: exact paths from {screened[-1]:,} screened features; no other one exceeds "
-            f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of its start."
-        ]
-
     @property
     def stage_rows(self) -> list[list[str]]:
         """Name, time, peak memory, predicted memory and passes over X of each stage, as text."""
@@ -496,8 +486,7 @@ class Result:
 
 
 def _shortened(name: str) -> str:
-    name = printable(name).replace("\n", " ").replace("\t", " ")
-    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+    return cut(printable(name).replace("\n", " ").replace("\t", " "), _WIDEST)
 
 
 def open_result(path: str | Location) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -255,12 +256,10 @@ def _labels_of(
     """Return known classes of the rows, or else the method's clusters, and what they are."""
     uri = (result.settings.get("evaluate") or {}).get("labels")
     if uri is not None:
-        try:
+        with suppress(BigfsError):  # they may be gone since
             dropped, rows = list(source.dropped), source.row_dimensions
             y = load_labels(uri, source.n_samples, dropped, rows=rows)
             return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
-        except BigfsError:  # they are gone since
-            pass
     labels = _rows_of(result, "labels", ranges)
     return None if labels is None else (labels.astype(np.int64), "clusters of the method")
 

@@ -377,6 +377,8 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
         raise InputError(
             "cluster.kind 'slurm' needs the extra 'slurm': pip install 'bigfs[slurm]'."
         ) from None
+    import dask.config
+    from distributed.security import Security
     from distributed.utils import get_ip_interface
 
     if shutil.which("sbatch") is None:
@@ -388,7 +390,8 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
         get_ip_interface(cluster.interface)
     except ValueError as error:
         raise InputError(f"cluster.interface: {error}.") from error
-    protocol, security = _tls()
+    # As Dask's own configuration asks for it.
+    encrypted = dask.config.get("distributed.comm.require-encryption", False)
     same = "queue", "account", "walltime", "interface", "local_directory", "log_directory"
     more = "job_script_prologue", "job_extra_directives"
     started = SLURMCluster(
@@ -402,8 +405,8 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
         death_timeout=60,
         worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         scheduler_options={"dashboard_address": "127.0.0.1:0", "dashboard": False},
-        protocol=protocol,
-        security=security,
+        protocol="tls://" if encrypted else "tcp://",
+        security=Security() if encrypted else None,
     )
     try:
         _check_job(started.job_script())
@@ -428,13 +431,3 @@ def _check_job(script: str) -> None:
         f"Slurm does not take the workers' jobs ({answer}). Change queue, account, walltime or "
         "job_extra_directives in 'cluster', or memory_limit; 'sinfo' shows what there is."
     )
-
-
-def _tls() -> tuple[str, Any]:
-    """Return the protocol, and what it needs, that Dask's own configuration asks for."""
-    import dask.config
-    from distributed.security import Security
-
-    if not dask.config.get("distributed.comm.require-encryption", False):
-        return "tcp://", None
-    return "tls://", Security()

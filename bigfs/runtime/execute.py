@@ -100,7 +100,7 @@ def run_tasks(
         if client is None:
             return _run(_Job(fn, items, shared, None, progress, label))
         with _heard(client, progress) as topic:
-            return _run(_Job(_Sending(fn, topic), items, shared, None, progress, label))
+            return _run(_Job(_call_heard, items, (topic, fn, *shared), None, progress, label))
 
 
 def map_reduce(
@@ -150,20 +150,14 @@ def _heard(client: Any, progress: Work) -> Iterator[str]:
             client.unsubscribe_topic(topic)
 
 
-@dataclass(frozen=True)
-class _Sending:
-    """A task that sends where it stands to the client, once a second at most."""
-
-    fn: Callable[..., Any]
-    topic: str
-
-    def __call__(self, *args: Any) -> Any:
-        with working_on(_Sender(self.topic)):
-            return self.fn(*args)
+def _call_heard(item: Any, topic: str, fn: Callable[..., Any], *shared: Any) -> Any:
+    """Run one task that sends where it stands to the client."""
+    with working_on(_Sender(topic)):
+        return fn(item, *shared)
 
 
 class _Sender:
-    """Sender of the messages of `say_where` on a worker."""
+    """Sender of the messages of `say_where` on a worker, once a second at most."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._sent = topic, 0.0
@@ -195,27 +189,24 @@ def _fold(combine: Callable[[Any, Any], Any], parts: list[Any], at_once: int | N
         return total
 
 
-class _Tree:
-    """Groups neighbors by TREE_ARITY, level by level, as soon as a group is full."""
-
-    def __init__(self, merge: Callable[[list[Any]], Any]) -> None:
-        self._merge = merge
-        self._levels: list[list[Any]] = []
-
-    def push(self, node: Any, level: int = 0) -> None:
-        if level == len(self._levels):
-            self._levels.append([])
-        self._levels[level].append(node)
-        if len(self._levels[level]) == TREE_ARITY:
-            group, self._levels[level] = self._levels[level], []
-            self.push(self._merge(group), level + 1)
-
-    def root(self) -> Any:
-        carry: list[Any] = []
-        for level in self._levels:
-            nodes = level + carry
-            carry = [self._merge(nodes)] if len(nodes) > 1 else nodes
-        return carry[0]
+def _root(merge: Callable[[list[Any]], Any], leaves: Iterable[Any]) -> Any:
+    """Merge neighbors by TREE_ARITY, level by level, as soon as a group is full."""
+    levels: list[list[Any]] = []
+    for leaf in leaves:
+        carry = [leaf]
+        for level in levels:
+            level += carry
+            if len(level) < TREE_ARITY:
+                break
+            carry = [merge([*level])]
+            level.clear()
+        else:
+            levels.append(carry)
+    carry = []
+    for level in levels:
+        nodes = level + carry
+        carry = [merge(nodes)] if len(nodes) > 1 else nodes
+    return carry[0]
 
 
 @dataclass(frozen=True)
@@ -258,10 +249,7 @@ def _run_inline(job: _Job) -> list[Any]:
     results = (_call(job.fn, item, job.shared) for item in job.items)
     if job.combine is None:
         return list(results)
-    tree = _Tree(functools.partial(_fold, job.combine))
-    for result in results:
-        tree.push(result)
-    return [tree.root()]
+    return [_root(functools.partial(_fold, job.combine), results)]
 
 
 def _run_local(job: _Job) -> list[Any]:
@@ -275,7 +263,7 @@ def _run_local(job: _Job) -> list[Any]:
         f"task-{i}": (_call, job.fn, quote(item), shared, at_once)
         for i, item in enumerate(job.items)
     }
-    keys = leaves = list(graph)
+    keys = list(graph)
     if job.combine is not None:
         counter = itertools.count()
 
@@ -284,10 +272,7 @@ def _run_local(job: _Job) -> list[Any]:
             graph[key] = (_fold, job.combine, group, at_once)
             return key
 
-        tree = _Tree(merge)
-        for leaf in leaves:
-            tree.push(leaf)
-        keys = [tree.root()]
+        keys = [_root(merge, keys)]
 
     def done(key: Any, *_: Any) -> None:
         if str(key).startswith("task-"):
@@ -358,21 +343,23 @@ def _reduce_on_cluster(client: Any, job: _Job) -> Any:
         key = f"fold-{job.label}-{run}-{next(counter)}"
         return client.submit(_fold, job.combine, group, at_once, key=key, pure=False)
 
-    # The first level of the tree is built here, group by group, to bound what is in flight.
-    tree = _Tree(merge)
     in_flight: deque[tuple[Any, int]] = deque()
     largest = max(2, _window(client) // TREE_ARITY)
     submissions = iter(_submissions(client, job))
-    try:
+
+    # The first level of the tree is built here, group by group, to bound what is in flight.
+    def folded() -> Iterator[Any]:
         while group := list(itertools.islice(submissions, TREE_ARITY)):
             size = len(group)
             node = merge(group) if size > 1 else group[0]
             del group
-            tree.push(node)
+            yield node
             in_flight.append((node, size))
             if len(in_flight) >= largest:
                 _wait_for_oldest(in_flight, job.progress)
-        root = tree.root()
+
+    try:
+        root = _root(merge, folded())
         in_flight.append((root, 0))
         while in_flight:
             _wait_for_oldest(in_flight, job.progress)

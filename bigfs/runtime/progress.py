@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from html import escape
@@ -239,12 +239,8 @@ def showing(what: str, verbose: Any = 1) -> Iterator[None]:
     elif has_reporter():
         yield
     else:
-        reporter = LateReporter(what)
-        try:
-            with reported_by(reporter):
-                yield
-        finally:
-            reporter.close()
+        with closing(LateReporter(what)) as reporter, reported_by(reporter):
+            yield
 
 
 class LateReporter(LogReporter):
@@ -329,24 +325,21 @@ class NotebookReporter(LogReporter):
 
     def start(self, work: Work) -> None:
         """Show a piece of work."""
-        self._draw(work)
-
-    def change(self, work: Work) -> None:
-        """Show how far it is, five times a second."""
-        if time.monotonic() - self._drawn >= _DRAW_SECONDS:
-            self._draw(work)
-
-    def close(self) -> None:
-        """Leave the duration."""
-        line = f"{self._what}: {format_seconds(time.monotonic() - self._began)}"
-        self._put({"text/plain": line})
-
-    def _draw(self, work: Work) -> None:
         self._drawn = time.monotonic()
         line = f"{self._what}: {work.title}: {work.figures(work.seconds)}"
         share = f'value="{work.done}" max="{work.total}"' if work.total else ""
         bar = f"<progress {share}></progress> {escape(line)}"
         self._put({"text/plain": line, "text/html": bar})
+
+    def change(self, work: Work) -> None:
+        """Show how far it is, five times a second."""
+        if time.monotonic() - self._drawn >= _DRAW_SECONDS:
+            self.start(work)
+
+    def close(self) -> None:
+        """Leave the duration."""
+        line = f"{self._what}: {format_seconds(time.monotonic() - self._began)}"
+        self._put({"text/plain": line})
 
     def _put(self, data: dict[str, str]) -> None:
         show = self._handle.display if self._is_new else self._handle.update

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing.pool import ThreadPool
 from typing import Any
@@ -112,16 +112,12 @@ def in_task() -> bool:
 
     if not getattr(thread_state, "proceed", True):
         return False
-    try:
+    with suppress(ValueError):
         get_worker()
-    except ValueError:
-        pass
-    else:
         return True
-    try:
+    with suppress(ValueError):
         return bool(Client.current().id.startswith("Client-worker-"))
-    except ValueError:
-        return False
+    return False
 
 
 def _client_of(get: Any) -> Any:

@@ -296,8 +296,8 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
         command = (arguments or sys.argv[1:])[0]
-        _tell(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
-        return EXIT_INTERRUPTED
+        kept = _KEPT.get(command, "no result was written")
+        return _tell(f"interrupted; {kept}", EXIT_INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return EXIT_BAD_INPUT
@@ -308,17 +308,16 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         takes = context.command.params if isinstance(error, click.NoSuchOption) and context else ()
         if any("--set" in parameter.opts for parameter in takes):
             message += " A setting of the file is changed by --set KEY=VALUE."
-        _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
-        return EXIT_BAD_INPUT
+        return _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":
             traceback.print_exc()
-        _tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
-        return error.exit_code
+        lines = [f"error: {error}", *getattr(error, "__notes__", [])]
+        return _tell("\n".join(lines), error.exit_code)
     except Exception:
         traceback.print_exc()
-        _tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
-        return EXIT_BUG
+        text = "error: this should not happen; please report it with the lines above"
+        return _tell(text, EXIT_BUG)
 
 
 def as_program(main: Callable[[], None]) -> None:
@@ -338,10 +337,11 @@ def as_program(main: Callable[[], None]) -> None:
         os._exit(end.code if isinstance(end.code, int) else EXIT_INTERRUPTED)
 
 
-def _tell(text: str, code: int) -> None:
-    """Write a line on stderr, as text or JSON."""
+def _tell(text: str, code: int) -> int:
+    """Write a line on stderr, as text or JSON; return the exit code that goes with it."""
     event = "interrupted" if code == EXIT_INTERRUPTED else "error"
     say(text, logging.ERROR, event=event, exit_code=code)
+    return code
 
 
 @contextmanager

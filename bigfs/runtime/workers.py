@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -107,20 +107,25 @@ def ask_workers(
     ClusterError
         If a worker that is still there does not answer within a minute.
     """
-
-    async def ask() -> Any:
-        question = client.run(fn, *args, workers=workers, on_error="return")
-        return await asyncio.wait_for(question, ANSWER_SECONDS)
-
+    ask = partial(client.run, fn, *args, workers=workers, on_error="return")
     answers = bounded(client, ask, "Not all workers answer")
     present = workers_of(client)
     return {worker: answer for worker, answer in answers.items() if worker in present}
 
 
+def _answer(client: Any, ask: Callable[[], Any], seconds: float) -> Any:
+    """Run a coroutine in the client's loop; raise TimeoutError after so many seconds."""
+
+    async def ask_in_time() -> Any:
+        return await asyncio.wait_for(ask(), seconds)
+
+    return client.sync(ask_in_time)
+
+
 def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
     """Run a coroutine in the client's loop; raise ClusterError if the cluster does not answer."""
     try:
-        return client.sync(ask)
+        return _answer(client, ask, ANSWER_SECONDS)
     except TimeoutError as error:
         raise ClusterError(
             f"{what} within {ANSWER_SECONDS:.0f} s. Restart what hangs, then run again."
@@ -143,13 +148,15 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     client = active_client()
     if client is None:
         return {"this process": fn(*args)}
+    from distributed.comm import CommClosedError
+
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         wait_for_workers(client)
         answers = ask_workers(client, fn, *args)
-        if answers and not any(_is_dying(answer) for answer in answers.values()):
-            break
-        if time.monotonic() > deadline:
+        # A dying worker closes the connection instead of answering.
+        dying = [a for a in answers.values() if isinstance(a, (CommClosedError, ConnectionError))]
+        if (answers and not dying) or time.monotonic() > deadline:
             break
         # A worker died a moment ago, or all of them; others take their place.
         check_interrupt()
@@ -165,13 +172,6 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     if not answers:
         raise ClusterError("All workers disconnected. Run again when the cluster has workers.")
     return answers
-
-
-def _is_dying(answer: Any) -> bool:
-    """Say whether a worker closed the connection instead of answering."""
-    from distributed.comm import CommClosedError
-
-    return isinstance(answer, (CommClosedError, ConnectionError))
 
 
 def worker_limits() -> dict[str, int]:
@@ -223,12 +223,8 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
 
 def _trouble(client: Any, ours: Any) -> str | None:
     """Say what is wrong with a cluster now, or None; ``ours`` is one that this process started."""
-
-    async def ask() -> Any:
-        return await asyncio.wait_for(client.scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
-
     try:
-        answer = client.sync(ask)
+        answer = _answer(client, partial(client.scheduler.identity, n_workers=-1), _ANSWER_SECONDS)
     except Exception:  # whatever it is, the scheduler has not answered
         return "The scheduler has not answered"
     if ours is not None and len(answer["workers"]) < len(ours.worker_spec):
@@ -272,24 +268,19 @@ def check_workers(folder: Any) -> None:
         return
     wait_for_workers(client)
     known = _checked.setdefault(client, set())
-    new = {
-        worker: (worker, str(info["id"]), str(folder))
-        for worker, info in workers_of(client).items()
-        if (worker, str(info["id"]), str(folder)) not in known
-    }
+    keys = [(w, str(info["id"]), str(folder)) for w, info in workers_of(client).items()]
+    new = [worker for worker, *of_place in keys if (worker, *of_place) not in known]
     if not new:
         return
-    _compare(_versions(), ask_workers(client, _versions, workers=[*new]))
-    _check_sizes([*new])
-    _check_shared(folder, [*new])
-    _compare_kernels(ask_workers(client, blas_kernels, workers=[*new]))
-    known.update(new.values())
+    _compare(_versions(), ask_workers(client, _versions, workers=new))
+    _check_sizes(new)
+    _check_shared(folder, new)
+    _compare_kernels(ask_workers(client, blas_kernels, workers=new))
+    known.update(keys)
 
 
 def _check_scheduler(client: Any) -> None:
-    async def ask() -> Any:
-        return await asyncio.wait_for(client.run_on_scheduler(_versions), ANSWER_SECONDS)
-
+    ask = partial(client.run_on_scheduler, _versions)
     try:
         answer = bounded(client, ask, "The scheduler does not answer")
     except ClusterError:

@@ -582,5 +582,5 @@ class LabelingSelector(BaseSelector):
         blocks.transform = Transform(self.preprocess_, columns)
         labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         self._write_labels(blocks, labels)
-        blocks.check_unchanged()
+        blocks.source.check_unchanged()
         return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]

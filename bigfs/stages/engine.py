@@ -185,6 +185,6 @@ class Engine:
             with single_thread():
                 strategy.run(inputs, out)
             if blocks is not None:
-                blocks.check_unchanged()
+                blocks.source.check_unchanged()
             if self._base is not None and inputs.former is not None:
                 self._base.check(stage.name)  # again: it may have been removed meanwhile

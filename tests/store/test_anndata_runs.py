@@ -279,16 +279,16 @@ def test_an_anndata_that_another_program_changes_meanwhile_is_left_to_it(
     settings = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
                 "run": str(tmp_path / "run"), "input": {"uri": str(source)}}  # fmt: skip
     result = run(settings)
-    write = annotate._write_columns
+    write = annotate._write_result
 
-    def beside(*args: Any) -> list[str]:
+    def beside(*args: Any) -> None:
         root = h5py.File(source, "r+") if kind == "h5ad" else zarr.open_group(source)
         root["obs"].attrs["theirs"] = 1
         if kind == "h5ad":
             root.close()
-        return write(*args)
+        write(*args)
 
-    monkeypatch.setattr(annotate, "_write_columns", beside)
+    monkeypatch.setattr(annotate, "_write_result", beside)
     with pytest.raises(InputError, match="changed while it was read"):
         write_annotated(result, source, overwrite=True)
     monkeypatch.undo()

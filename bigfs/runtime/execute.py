@@ -189,24 +189,27 @@ def _fold(combine: Callable[[Any, Any], Any], parts: list[Any], at_once: int | N
         return total
 
 
-def _root(merge: Callable[[list[Any]], Any], leaves: Iterable[Any]) -> Any:
-    """Merge neighbors by TREE_ARITY, level by level, as soon as a group is full."""
-    levels: list[list[Any]] = []
-    for leaf in leaves:
-        carry = [leaf]
-        for level in levels:
-            level += carry
-            if len(level) < TREE_ARITY:
-                break
-            carry = [merge([*level])]
-            level.clear()
-        else:
-            levels.append(carry)
-    carry = []
-    for level in levels:
-        nodes = level + carry
-        carry = [merge(nodes)] if len(nodes) > 1 else nodes
-    return carry[0]
+class _Tree:
+    """Groups neighbors by TREE_ARITY, level by level, as soon as a group is full."""
+
+    def __init__(self, merge: Callable[[list[Any]], Any]) -> None:
+        self._merge = merge
+        self._levels: list[list[Any]] = []
+
+    def push(self, node: Any, level: int = 0) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        self._levels[level].append(node)
+        if len(self._levels[level]) == TREE_ARITY:
+            group, self._levels[level] = self._levels[level], []
+            self.push(self._merge(group), level + 1)
+
+    def root(self) -> Any:
+        carry: list[Any] = []
+        for level in self._levels:
+            nodes = level + carry
+            carry = [self._merge(nodes)] if len(nodes) > 1 else nodes
+        return carry[0]
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,10 @@ def _run_inline(job: _Job) -> list[Any]:
     results = (_call(job.fn, item, job.shared) for item in job.items)
     if job.combine is None:
         return list(results)
-    return [_root(functools.partial(_fold, job.combine), results)]
+    tree = _Tree(functools.partial(_fold, job.combine))
+    for result in results:
+        tree.push(result)
+    return [tree.root()]
 
 
 def _run_local(job: _Job) -> list[Any]:
@@ -263,7 +269,7 @@ def _run_local(job: _Job) -> list[Any]:
         f"task-{i}": (_call, job.fn, quote(item), shared, at_once)
         for i, item in enumerate(job.items)
     }
-    keys = list(graph)
+    keys = leaves = list(graph)
     if job.combine is not None:
         counter = itertools.count()
 
@@ -272,7 +278,10 @@ def _run_local(job: _Job) -> list[Any]:
             graph[key] = (_fold, job.combine, group, at_once)
             return key
 
-        keys = [_root(merge, keys)]
+        tree = _Tree(merge)
+        for leaf in leaves:
+            tree.push(leaf)
+        keys = [tree.root()]
 
     def done(key: Any, *_: Any) -> None:
         if str(key).startswith("task-"):
@@ -343,23 +352,21 @@ def _reduce_on_cluster(client: Any, job: _Job) -> Any:
         key = f"fold-{job.label}-{run}-{next(counter)}"
         return client.submit(_fold, job.combine, group, at_once, key=key, pure=False)
 
+    # The first level of the tree is built here, group by group, to bound what is in flight.
+    tree = _Tree(merge)
     in_flight: deque[tuple[Any, int]] = deque()
     largest = max(2, _window(client) // TREE_ARITY)
     submissions = iter(_submissions(client, job))
-
-    # The first level of the tree is built here, group by group, to bound what is in flight.
-    def folded() -> Iterator[Any]:
+    try:
         while group := list(itertools.islice(submissions, TREE_ARITY)):
             size = len(group)
             node = merge(group) if size > 1 else group[0]
             del group
-            yield node
+            tree.push(node)
             in_flight.append((node, size))
             if len(in_flight) >= largest:
                 _wait_for_oldest(in_flight, job.progress)
-
-    try:
-        root = _root(merge, folded())
+        root = tree.root()
         in_flight.append((root, 0))
         while in_flight:
             _wait_for_oldest(in_flight, job.progress)

@@ -252,19 +252,16 @@ class Scratch:
         temporary directory, removed with this object.
     """
 
+    _parent: Scratch | None = None
+
     def __init__(self, path: str | Location | None = None) -> None:
-        self._is_owner = path is None
+        # Whether the folder ends with this object, or with the one that it is below.
+        self.is_temporary = path is None
         if path is None:
             path = tempfile.mkdtemp(prefix="bigfs-")
             weakref.finalize(self, _remove_own, path, os.getpid())
-        self._parent: Scratch | None = None
         self.path = as_location(path).absolute()
         self.path.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def is_temporary(self) -> bool:
-        """True if the folder ends with this object, or with the one that it is below."""
-        return self._is_owner or (self._parent is not None and self._parent.is_temporary)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.is_temporary:
@@ -342,7 +339,7 @@ class Scratch:
     def child(self, name: str) -> Scratch:
         """Return a folder below this one; it keeps this one alive."""
         below = Scratch(self.path / name)
-        below._parent = self
+        below._parent, below.is_temporary = self, self.is_temporary
         return below
 
     @contextmanager

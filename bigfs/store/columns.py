@@ -251,12 +251,7 @@ class Roles:
 ALL_FEATURES = Roles()
 
 
-def roles_of(
-    columns: object = None,
-    index: object = None,
-    labels: object = None,
-    encoding: Encoding = DEFAULT,
-) -> Roles:
+def roles_of(columns: object, index: object, labels: object, encoding: Encoding) -> Roles:
     """Return the roles that arguments name; one name may stand for a list of one.
 
     Raises

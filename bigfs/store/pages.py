@@ -140,61 +140,49 @@ class _Reader(io.RawIOBase):
 class _Upload(io.RawIOBase):
     """Writes an object in parts; it appears when the block ends well, and only then."""
 
-    def __init__(self, path: ObjectPath) -> None:
+    def __init__(self, path: ObjectPath, own: bool) -> None:
         super().__init__()
-        self.name, self._path = str(path), path
+        self.name, self._path, self._own = str(path), path, own
         self._writer: Any = None
+        self._page = bytearray()  # what no full page has been made of, in pages
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
+        if self._own:
+            self._page += view
+            self._send_pages(len(self._page) // PAGE_BYTES * PAGE_BYTES)
+        else:
+            self._send(view)
+        return len(view)
+
+    def _send_pages(self, end: int) -> None:
+        starts = range(0, end, PAGE_BYTES)
+        pages = [sealed(bytes(self._page[i : min(i + PAGE_BYTES, end)])) for i in starts]
+        if pages:
+            self._send(b"".join(pages))
+            del self._page[:end]
+
+    def _send(self, content: Any) -> None:
         with requests(self._path, "write"):
             if self._writer is None:
                 self._writer = obstore_package().open_writer(
                     client(self._path.scheme, self._path.bucket), self._path.key,
                     buffer_size=_PART_BYTES, max_concurrency=1,
                 )  # fmt: skip
-            self._writer.write(view)
-        return len(view)
+            self._writer.write(content)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
+            self._send_pages(len(self._page))
             if self._writer is None:
-                self.write(b"")
+                self._send(b"")
             with requests(self._path, "write"):
                 self._writer.close()
         self._writer = None
         self.close()
-
-
-class _PagedUpload(_Upload):
-    """Writes an object in pages."""
-
-    def __init__(self, path: ObjectPath) -> None:
-        super().__init__(path)
-        self._page = bytearray()
-
-    def write(self, content: Any) -> int:
-        """Write the pages that are full."""
-        view = memoryview(content).cast("B")
-        self._page += view
-        end = len(self._page) // PAGE_BYTES * PAGE_BYTES
-        self._send(end)
-        return len(view)
-
-    def __exit__(self, kind: Any, *details: object) -> None:
-        if kind is None:
-            self._send(len(self._page))
-        super().__exit__(kind, *details)
-
-    def _send(self, end: int) -> None:
-        starts = range(0, end, PAGE_BYTES)
-        pages = [sealed(bytes(self._page[i : min(i + PAGE_BYTES, end)])) for i in starts]
-        if pages:
-            super().write(b"".join(pages))
-            del self._page[:end]
 
 
 def open_own(place: Path | ObjectPath, buffering: int = -1) -> Any:
@@ -215,4 +203,4 @@ def open_object(path: ObjectPath, buffering: int, *, own: bool = False) -> Any:
 
 def upload(path: ObjectPath, *, own: bool = False) -> Any:
     """Open an object for one write of the whole; ``own``: in pages, for `open_own`."""
-    return _PagedUpload(path) if own else _Upload(path)
+    return _Upload(path, own)

@@ -172,15 +172,10 @@ def _state_of(place: Location | str, with_change: bool = False) -> Any:
     sources = sources_of(place)
     if sources is None:
         return _state(as_location(column_of(place)[0]), with_change)
-    if not all(_is_file(source) for source in sources):
+    files = [p for p in map(as_location, sources) if isinstance(p, Path) and p.is_file()]
+    if len(files) < len(sources):
         return [[source, _state_of(source, with_change)] for source in sources]
-    files = [Path(str(as_location(source))) for source in sources]
     return [[[str(p), *_times(p, with_change)] for p in files], _sample(files)]
-
-
-def _is_file(source: str) -> bool:
-    place = as_location(source)
-    return isinstance(place, Path) and place.is_file()
 
 
 def _state(place: Location, with_change: bool = False) -> Any:

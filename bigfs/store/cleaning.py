@@ -126,17 +126,12 @@ def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
 
 def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
     """Return the error for a value that cannot be used."""
+    shown, cure = str(value), INFINITE if np.isinf(value) else TOO_LARGE
     if np.isnan(value):
-        cure = MISSING
-    elif np.isinf(value):
-        cure = INFINITE
-    else:
-        cure = TOO_LARGE
+        shown, cure = "NaN", MISSING
     uri, row = matrix.locate(row)
-    return InputError(
-        f"{uri}: row {row}, column {column}{_named(matrix, column)} is "
-        f"{'NaN' if np.isnan(value) else value}. {cure} {FROM_0}"
-    )
+    where = f"row {row}, column {column}{_named(matrix, column)}"
+    return InputError(f"{uri}: {where} is {shown}. {cure} {FROM_0}")
 
 
 def _named(matrix: Source, column: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, groupby
@@ -362,9 +363,8 @@ def kind_of(kind: Any) -> str | None:
         return "boolean"
     if types.is_date(kind) or types.is_timestamp(kind):
         return "date"
-    if any(is_one(kind) for is_one in (types.is_integer, types.is_floating, types.is_decimal)):
-        return "number"
-    if types.is_null(kind):
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    if any(is_one(kind) for is_one in numbers):
         return "number"
     if types.is_fixed_size_list(kind) and kind_of(kind.value_type) == "number":
         return "list"
@@ -524,10 +524,8 @@ def typed(texts: Sequence[str | None]) -> Any:
 
     array = pa.array(texts, pa.string())
     for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us")):
-        try:
+        with suppress(pa.ArrowInvalid):
             return array.cast(kind)
-        except pa.ArrowInvalid:
-            continue
     return array
 
 

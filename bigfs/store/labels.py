@@ -216,7 +216,6 @@ def _count_rows(uri: str) -> int:
 def _table(uri: str) -> Any:
     """Open a single source as a table, None if it is none."""
     path = as_path(uri)
-    kind = None if path is None else format_of(path)
-    if path is None or kind is None or not kind.is_table:
+    if path is None or not (kind := format_of(path)).is_table:
         return None
     return kind.reader.open_table(path, **kind.proposed(path))

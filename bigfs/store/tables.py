@@ -235,8 +235,7 @@ def set_features(
     uri = source.uri
     kept = [columns[j] for j in roles.features([column.name for column in columns], uri)]
     check([column.name for column in kept])
-    rules = [None if c.kind in ("number", "list") else roles.encoding.of(c.kind) for c in kept]
-    ruled = list(zip(kept, rules, strict=True))
+    ruled = [(column, roles.encoding.of(column.kind)) for column in kept]
     unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
     refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
     features: list[Column] = []

@@ -103,7 +103,7 @@ def labels_in(X: Any, source: Source, name: str) -> Any:
     InputError
         If there is none of the name, or the object can be read only once.
     """
-    holder, grid = X, (source.grid or {}).get("dims", ())
+    holder, grid = X, source.row_dimensions
     if hasattr(X, "obs"):
         holder = X.obs
     elif hasattr(X, "coords"):

@@ -206,13 +206,11 @@ class Lease:
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            try:
+            with suppress(OSError):  # storage may come back before the lease is stale
                 version = self._own_version()
                 if version is None:
                     return
                 self._stored.replace(version, self._text())
-            except OSError:  # storage may come back before the lease is stale
-                continue
 
     def _text(self) -> str:
         return json.dumps(

@@ -14,8 +14,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -342,14 +341,9 @@ class Scratch:
         below._parent, below.is_temporary = self, self.is_temporary
         return below
 
-    @contextmanager
-    def temporary(self, stem: str) -> Iterator[Scratch]:
-        """Yield a new folder below this one, which is removed at the end."""
-        below = self.child(self.unique(stem))
-        try:
-            yield below
-        finally:
-            below.close()
+    def temporary(self, stem: str) -> AbstractContextManager[Scratch]:
+        """Return a new folder below this one, which is removed at the end of the block."""
+        return closing(self.child(self.unique(stem)))
 
     def close(self) -> None:
         """Remove the folder and all it holds."""

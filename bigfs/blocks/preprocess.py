@@ -14,6 +14,7 @@ import numpy as np
 from bigfs.blocks.kernels import Moments
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
+from bigfs.store.csr import place_of, rows_of_entries, values_of
 from bigfs.store.scratch import ArrayRef, Scratch
 
 KINDS = (
@@ -124,17 +125,6 @@ def _leveled(X: Any, columns: np.ndarray, values: np.ndarray) -> Any:
     return X
 
 
-def _rows_of(X: Any) -> np.ndarray:
-    """Return the row of every entry."""
-    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-
-
-def _values_of(X: Any) -> np.ndarray:
-    """Return the values of a block: all of a dense one, the entries of a CSR block."""
-    values: np.ndarray = X.data if hasattr(X, "indptr") else X
-    return values
-
-
 def _with_values(X: Any, values: np.ndarray) -> Any:
     """Return a block with other values in the places of its own."""
     from scipy.sparse import csr_array
@@ -150,14 +140,6 @@ def _by_row(X: Any, factors: np.ndarray) -> np.ndarray:
     return np.repeat(factors, np.diff(X.indptr)) if hasattr(X, "indptr") else factors[:, None]
 
 
-def _place(X: Any, first_row: int, number: int) -> tuple[int, int]:
-    """Return the row and the column of one of a block's values, by its number among them."""
-    if hasattr(X, "indptr"):
-        return first_row + int(_rows_of(X)[number]), int(X.indices[number])
-    row, column = divmod(number, X.shape[1])
-    return first_row + row, column
-
-
 def _scaled(X: Any, scale: np.ndarray) -> Any:
     """Return a CSR block whose columns are scaled; those that become zero keep no entries."""
     out = X.copy()
@@ -169,15 +151,15 @@ def _scaled(X: Any, scale: np.ndarray) -> Any:
 
 def _normalize_total(X: Any, first_row: int) -> Any:
     """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
-    values = _values_of(X)
+    values = values_of(X)
     if values.size and values.min() < 0:
-        row, _ = _place(X, first_row, int(values.argmin()))
+        row = first_row + place_of(X, int(values.argmin()))[0]
         raise InputError(
             f"preprocess 'normalize_total': row {row} has {values.min():g}; "
             "values must not be negative. Use another preprocess."
         )
     if hasattr(X, "indptr"):
-        totals = np.bincount(_rows_of(X), values, X.shape[0])
+        totals = np.bincount(rows_of_entries(X), values, X.shape[0])
     else:
         totals = X.sum(axis=1, dtype=np.float64)
     factors = np.divide(TOTAL, totals, out=np.ones(len(totals)), where=totals > 0)
@@ -186,7 +168,7 @@ def _normalize_total(X: Any, first_row: int) -> Any:
 
 def _unit_norm(X: Any, first_row: int) -> Any:
     if hasattr(X, "indptr"):
-        squares = np.bincount(_rows_of(X), np.square(X.data, dtype=np.float64), X.shape[0])
+        squares = np.bincount(rows_of_entries(X), np.square(X.data, dtype=np.float64), X.shape[0])
     else:
         squares = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     norms = np.sqrt(squares)
@@ -196,16 +178,16 @@ def _unit_norm(X: Any, first_row: int) -> Any:
             f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
             f"Drop such rows or use another preprocess. {FROM_0}"
         )
-    return _with_values(X, _values_of(X) / _by_row(X, norms))
+    return _with_values(X, values_of(X) / _by_row(X, norms))
 
 
 def _log1p(X: Any, first_row: int) -> Any:
-    values = _values_of(X)
+    values = values_of(X)
     if values.size and values.min() <= -1:
         number = int((values <= -1).argmax())
-        row, column = _place(X, first_row, number)
+        row, column = place_of(X, number)
         raise InputError(
-            f"preprocess 'log1p': row {row}, column {column} is {values.flat[number]:g}; values "
-            f"must be above -1. Use another preprocess. {FROM_0}"
+            f"preprocess 'log1p': row {first_row + row}, column {column} is "
+            f"{values.flat[number]:g}; values must be above -1. Use another preprocess. {FROM_0}"
         )
     return _with_values(X, np.log1p(values))

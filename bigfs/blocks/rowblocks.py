@@ -29,11 +29,11 @@ from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.runtime.scope import crosses_processes
 from bigfs.store.columns import different_units
-from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
+from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds, block_rows, check_block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
-from bigfs.store.values import INFINITE, MISSING, SMALLEST, TOO_LARGE, first_unusable
+from bigfs.store.values import INFINITE, MISSING, SMALLEST, TOO_LARGE
 
 logger = logging.getLogger("bigfs")
 
@@ -76,16 +76,13 @@ class BlockReader:
         if self.sparse or (source.sparse and self.transform.columns is None):
             assert isinstance(source, RandomAccessSparse)
             X = source.read_csr(start, stop)
-            entry = first_unusable_entry(X)
-            if entry is not None:
-                raise _refusal(source, start + entry[0], *entry[1:])
-            X = self.transform.apply(X, start)
-            return X if self.sparse else X.toarray()
-        X = source.read(start, stop)
-        place = first_unusable(X)
-        if place is not None:
-            raise _refusal(source, start + place[0], place[1], float(X[place]))
-        return self.transform.apply(X, start)
+        else:
+            X = source.read(start, stop)
+        unusable = first_unusable(X)
+        if unusable is not None:
+            raise _refusal(source, start + unusable[0], *unusable[1:])
+        X = self.transform.apply(X, start)
+        return X if self.sparse or isinstance(X, np.ndarray) else X.toarray()
 
 
 class RowBlocks:

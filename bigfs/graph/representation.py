@@ -47,11 +47,11 @@ from bigfs.graph.recall import (
     scattered_rows,
     search_pieces,
 )
+from bigfs.store.csr import first_unusable
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
-from bigfs.store.values import first_unusable
 
 _SPARE = 10
 PRINCIPAL = "principal"
@@ -336,10 +336,11 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     for first, last in blocks.bounds:
         rows = kept[first:last]
         part = source.read(int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
-        place = first_unusable(part)
-        if place is not None:
-            row, column = int(rows[place[0]]), place[1]
-            raise InputError(f"{source.uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
+        unusable = first_unusable(part)
+        if unusable is not None:
+            row, column, value = unusable
+            where = f"row {int(rows[row])}, column {column}"
+            raise InputError(f"{source.uri}: {where} is {value}. {FROM_0}")
         out.write(first, part.astype(np.float32))
 
 

@@ -162,7 +162,7 @@ def _sources(attributes: dict[str, Any], n_samples: int) -> list[Any]:
 
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
     """Raise InputError unless rows of a matrix can be appended to those of a store."""
-    why = cure = ""
+    why, cure, uris = "", "", [part.uri for part in sources_in(matrix)]
     if matrix.sparse or stored.sparse:
         why, cure = "sparse rows cannot be appended", "Ingest all sources as a list"
     elif matrix.grid is not None or stored.grid is not None:
@@ -176,16 +176,11 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
     elif (matrix.index is None) != (stored.index is None):
         which = "the store has" if matrix.index is None else "it has"
         why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
-    elif any(is_within(place, store) for place in _places(matrix)):
+    elif any(place and is_within(place, store) for place in map(as_path, uris)):
         why = "it is the store itself"
     if why:
         cure = cure or "Bring it into the form of the store, or ingest all of it again"
         raise InputError(f"{matrix.uri} cannot be appended to {store}: {why}. {cure}.")
-
-
-def _places(matrix: Source) -> list[Location]:
-    """Return where the sources of a matrix are."""
-    return [place for part in sources_in(matrix) if (place := as_path(part.uri)) is not None]
 
 
 def _move_chunks(new: Location, old: Location, first: int) -> None:

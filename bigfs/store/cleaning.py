@@ -10,7 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
-from bigfs.store.csr import SparseSource, as_block
+from bigfs.store.csr import SparseSource, as_block, place_of, rows_of_entries, values_of
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
 from bigfs.store.values import INFINITE, MISSING, TOO_LARGE, all_usable, checksum, usable
@@ -45,7 +45,7 @@ class Cleaner:
         for i, block in enumerate(self._blocks()):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
-            cleaned = block if all_usable(_values(block)) else self._mended(block)
+            cleaned = block if all_usable(values_of(block)) else self._mended(block)
             self.n_read += block.shape[0]
             del block  # nor is it held while the next one is read
             yield cleaned
@@ -62,20 +62,20 @@ class Cleaner:
 
     def _mended(self, block: Any) -> Any:
         """Return a block without NaN, or raise at the first value that must not be there."""
-        values = _values(block)
+        values = values_of(block)
         nan = np.isnan(values)
         bad = ~usable(values)
         if self._missing != "error":
             bad &= ~nan
         if bad.any():
             entry = int(bad.argmax())
-            row, column = _place_of(block, entry)
+            row, column = place_of(block, entry)
             raise refusal(self._matrix, self.n_read + row, column, float(values.flat[entry]))
         if self._missing == KEEP:
             return block
         if self._missing == "drop_rows":
             keep = np.ones(block.shape[0], dtype=bool)
-            keep[_rows_of(block)[nan] if nan.ndim == 1 else nan.any(axis=1)] = False
+            keep[rows_of_entries(block)[nan] if nan.ndim == 1 else nan.any(axis=1)] = False
             self.dropped += int((~keep).sum())
             self._dropped.append(self.n_read + np.flatnonzero(~keep))
             return block[keep]
@@ -93,7 +93,7 @@ class Cleaner:
         total, count = np.zeros(d), np.zeros(d, dtype=np.int64)
         with track("column means", self._matrix.n_samples, "rows") as progress:
             for block in self._blocks():
-                values = _values(block)
+                values = values_of(block)
                 finite = np.isfinite(values)
                 numbers = np.where(finite, values, 0)
                 with np.errstate(over="ignore"):  # refused below
@@ -116,24 +116,6 @@ class Cleaner:
         return (total / count).astype(self._matrix.dtype), sums
 
 
-def _values(block: Any) -> np.ndarray:
-    """Return the values of a dense block, or the entries of a CSR block."""
-    values: np.ndarray = block if isinstance(block, np.ndarray) else block.data
-    return values
-
-
-def _rows_of(block: Any) -> np.ndarray:
-    """Return the row of each entry of a CSR block."""
-    return np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-
-
-def _place_of(block: Any, entry: int) -> tuple[int, int]:
-    """Return row and column of a value."""
-    if isinstance(block, np.ndarray):
-        return divmod(entry, block.shape[1])
-    return int(_rows_of(block)[entry]), int(block.indices[entry])
-
-
 def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
     """Yield the ids of all rows that were not dropped."""
     left_out, row = set(dropped), 0
@@ -144,17 +126,12 @@ def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
 
 def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
     """Return the error for a value that cannot be used."""
+    shown, cure = str(value), INFINITE if np.isinf(value) else TOO_LARGE
     if np.isnan(value):
-        cure = MISSING
-    elif np.isinf(value):
-        cure = INFINITE
-    else:
-        cure = TOO_LARGE
+        shown, cure = "NaN", MISSING
     uri, row = matrix.locate(row)
-    return InputError(
-        f"{uri}: row {row}, column {column}{_named(matrix, column)} is "
-        f"{'NaN' if np.isnan(value) else value}. {cure} {FROM_0}"
-    )
+    where = f"row {row}, column {column}{_named(matrix, column)}"
+    return InputError(f"{uri}: {where} is {shown}. {cure} {FROM_0}")
 
 
 def _named(matrix: Source, column: int) -> str:

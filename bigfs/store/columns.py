@@ -11,7 +11,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -67,10 +67,10 @@ class Encoding:
                 choices = ", ".join(map(repr, words))
                 raise InputError(f"{name} must be one of {choices}. Got {getattr(self, name)!r}.")
 
-    def of(self, kind: str | None) -> str:
-        """Return the rule for columns of a kind."""
+    def of(self, kind: str | None) -> str | None:
+        """Return the rule for columns of a kind; None for numbers, which need none."""
         rules = {"boolean": self.booleans, "date": self.dates, "category": self.categories}
-        return rules.get(kind or "", "error")
+        return None if kind in ("number", "list") else rules.get(kind or "", "error")
 
 
 DEFAULT = Encoding()
@@ -140,18 +140,17 @@ class Column:
 
 
 def notes_of(
-    encoded: Iterable[Column], dropped: Iterable[str], in_folders: Container[str] = ()
+    encoded: Sequence[Column], dropped: Iterable[str], in_folders: Container[str] = ()
 ) -> list[str]:
     """Say in a sentence which columns are read as what; nothing where there are none.
 
     Parameters
     ----------
-    encoded : iterable of Column
+    encoded : sequence of Column
     dropped : iterable of str
     in_folders : container of str, default=()
         Columns whose values are names of folders: no row is read for them.
     """
-    encoded = list(encoded)
     parts = [column.note for column in encoded]
     left = [repr(name) for name in dropped]
     notes = [f"read {', '.join(parts)}"] if parts else []
@@ -251,12 +250,7 @@ class Roles:
 ALL_FEATURES = Roles()
 
 
-def roles_of(
-    columns: object = None,
-    index: object = None,
-    labels: object = None,
-    encoding: Encoding = DEFAULT,
-) -> Roles:
+def roles_of(columns: object, index: object, labels: object, encoding: Encoding) -> Roles:
     """Return the roles that arguments name; one name may stand for a list of one.
 
     Raises

@@ -17,7 +17,7 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
-from bigfs.store.values import first_unusable
+from bigfs.store.values import all_usable, usable
 
 # A pass copies a block several times: for sorting by columns, and as float64.
 _BLOCK_BYTES = 16 * 10**6
@@ -221,14 +221,32 @@ def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
         yield stack(waiting)
 
 
-def first_unusable_entry(block: Any) -> tuple[int, int, float] | None:
-    """Return row, column and value of the first entry that cannot be worked with, or None."""
-    place = first_unusable(block.data[None])
-    if place is None:
+def rows_of_entries(block: Any) -> np.ndarray:
+    """Return the row of each entry of a CSR block."""
+    return np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+
+
+def values_of(block: Any) -> np.ndarray:
+    """Return the values of a block: all of a dense one, the entries of a CSR block."""
+    values: np.ndarray = block.data if hasattr(block, "indptr") else block
+    return values
+
+
+def place_of(block: Any, number: int) -> tuple[int, int]:
+    """Return the row and the column of one of a block's values, by its number among them."""
+    if not hasattr(block, "indptr"):
+        return divmod(number, block.shape[1])
+    row = int(np.searchsorted(block.indptr, number, side="right")) - 1
+    return row, int(block.indices[number])
+
+
+def first_unusable(block: Any) -> tuple[int, int, float] | None:
+    """Return row, column and value of the first value that cannot be worked with, or None."""
+    values = values_of(block)
+    if all_usable(values):
         return None
-    entry = place[1]
-    row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
-    return row, int(block.indices[entry]), float(block.data[entry])
+    number = int((~usable(values)).argmax())
+    return *place_of(block, number), float(values.flat[number])
 
 
 def is_large(shape: Shape) -> bool:

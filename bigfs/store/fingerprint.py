@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,24 +141,24 @@ def _stamps(place: Location | str) -> Any:
     """Return the versions of all sources that a text stands for, or of one place."""
     if not isinstance(place, str):
         return _stamp(place)
-    stamps: dict[str, Any] = dict.fromkeys(flattened(place))
-    for uri in stamps:
-        with suppress(FileNotFoundError):  # said where it is opened
-            stamps[uri] = (
-                None if uri.startswith("sklearn:") else _stamp(as_location(column_of(uri)[0]))
-            )
-    return list(stamps.items())
+    return [
+        (uri, None if uri.startswith("sklearn:") else _stamp(as_location(column_of(uri)[0])))
+        for uri in dict.fromkeys(flattened(place))
+    ]
 
 
 def _stamp(place: Location) -> tuple[Any, ...] | None:
-    """Return the version of a place from one stat call, None for a folder in a bucket."""
-    if isinstance(place, ObjectPath):
-        try:
+    """Return the version of a place from one stat call, None for a folder in a bucket.
+
+    It is None too of what is not there, which is said where it is opened.
+    """
+    try:
+        if isinstance(place, ObjectPath):
             remote = place.stat()
-        except FileNotFoundError:
-            return None
-        return remote.st_size, remote.e_tag
-    return _times(place, True)
+            return remote.st_size, remote.e_tag
+        return _times(place, True)
+    except FileNotFoundError:
+        return None
 
 
 def _state_of(place: Location | str, with_change: bool = False) -> Any:
@@ -173,15 +172,10 @@ def _state_of(place: Location | str, with_change: bool = False) -> Any:
     sources = sources_of(place)
     if sources is None:
         return _state(as_location(column_of(place)[0]), with_change)
-    if not all(_is_file(source) for source in sources):
+    files = [p for p in map(as_location, sources) if isinstance(p, Path) and p.is_file()]
+    if len(files) < len(sources):
         return [[source, _state_of(source, with_change)] for source in sources]
-    files = [Path(str(as_location(source))) for source in sources]
     return [[[str(p), *_times(p, with_change)] for p in files], _sample(files)]
-
-
-def _is_file(source: str) -> bool:
-    place = as_location(source)
-    return isinstance(place, Path) and place.is_file()
 
 
 def _state(place: Location, with_change: bool = False) -> Any:

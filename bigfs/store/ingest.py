@@ -172,8 +172,15 @@ def ingest(
     """
     check_choice("missing", missing, MISSING)
     final = as_location(dest).absolute()
-    _check_dest(final, overwrite, append)
-    _check_kind(final)
+    if append and overwrite:
+        raise InputError(f"{final}: give append or overwrite, not both.")
+    if not append:
+        _check_dest(final, overwrite)
+    if (format_named(final.name) or ZARR) is not ZARR:
+        raise InputError(
+            f"{final}: an ingest writes a zarr store, a folder, and this is the name of a file of "
+            "another kind. Give NAME.zarr."
+        )
     with as_part() if append else nullcontext():
         matrix = open_matrix(
             source, variable=variable, header=header, columns=columns, index=index, layer=layer
@@ -198,14 +205,6 @@ def ingest(
     )
     with place as partial:
         return write_store(matrix, partial, final, missing, rows)
-
-
-def _check_kind(dest: Location) -> None:
-    if (format_named(dest.name) or ZARR) is not ZARR:
-        raise InputError(
-            f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
-            "another kind. Give NAME.zarr."
-        )
 
 
 def sources_in(matrix: Source) -> list[Source]:
@@ -305,11 +304,7 @@ def ingest_bytes(chunk: int, held: int = 0) -> int:
     return 3 * chunk + 28 * MIB + held
 
 
-def _check_dest(dest: Location, overwrite: bool, append: bool = False) -> None:
-    if append:
-        if overwrite:
-            raise InputError(f"{dest}: give append or overwrite, not both.")
-        return
+def _check_dest(dest: Location, overwrite: bool) -> None:
     exists = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
     if not exists:
         return

@@ -103,7 +103,7 @@ def labels_in(X: Any, source: Source, name: str) -> Any:
     InputError
         If there is none of the name, or the object can be read only once.
     """
-    holder, grid = X, (source.grid or {}).get("dims", ())
+    holder, grid = X, source.row_dimensions
     if hasattr(X, "obs"):
         holder = X.obs
     elif hasattr(X, "coords"):
@@ -216,7 +216,6 @@ def _count_rows(uri: str) -> int:
 def _table(uri: str) -> Any:
     """Open a single source as a table, None if it is none."""
     path = as_path(uri)
-    kind = None if path is None else format_of(path)
-    if path is None or kind is None or not kind.is_table:
+    if path is None or not (kind := format_of(path)).is_table:
         return None
     return kind.reader.open_table(path, **kind.proposed(path))

@@ -20,7 +20,7 @@ from typing import Any
 from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.core.paths import parse_json
 from bigfs.store.buckets import hurried
-from bigfs.store.location import Location, read_small
+from bigfs.store.location import Location, create_text, read_small
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, check_conditions
 from bigfs.store.records import MARK
 
@@ -206,13 +206,11 @@ class Lease:
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            try:
+            with suppress(OSError):  # storage may come back before the lease is stale
                 version = self._own_version()
                 if version is None:
                     return
                 self._stored.replace(version, self._text())
-            except OSError:  # storage may come back before the lease is stale
-                continue
 
     def _text(self) -> str:
         return json.dumps(
@@ -253,14 +251,7 @@ class _LeaseFile:
 
     def create(self, text: str) -> bool:
         """Create the lease unless there is one."""
-        try:
-            with self._path.open("x") as file:
-                file.write(text)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise StorageError(f"Cannot write the lease {self._path}: {error}.") from error
-        return True
+        return create_text(self._path, text, "the lease ")
 
     def read(self) -> tuple[str, str]:
         """Return the text of the lease, and its version."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from bigfs.core import paths
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.objects import SCHEMES, ObjectPath
+from bigfs.store.objects import SCHEMES, ConflictError, ObjectPath
 from bigfs.store.pages import upload
 
 if TYPE_CHECKING:
@@ -81,8 +81,10 @@ def is_remote(place: Location | str) -> bool:
     return isinstance(as_location(place), ObjectPath)
 
 
-def remove_tree(place: str | Location) -> None:
+def remove_tree(place: str | Location | None) -> None:
     """Remove a folder and all it holds; what cannot be removed stays."""
+    if place is None:
+        return
     place = as_location(place)
     if isinstance(place, Path):
         shutil.rmtree(place, ignore_errors=True)
@@ -134,6 +136,34 @@ def files_below(place: Location) -> dict[str, tuple[int, str]]:
                 times = str(status.st_mtime_ns)
                 files[path.relative_to(place).as_posix()] = (status.st_size, times)
     return files
+
+
+def create_text(place: Location, text: str, what: str = "") -> bool:
+    """Write a text file unless there is one of its name; say whether it was written.
+
+    Parameters
+    ----------
+    place : Path or ObjectPath
+    text : str
+    what : str, default=""
+        What messages call the file, before its name.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    try:
+        if isinstance(place, ObjectPath):
+            place.write_if(text, None)
+        else:
+            with place.open("x") as file:
+                file.write(text)
+    except (FileExistsError, ConflictError):
+        return False
+    except OSError as error:
+        raise StorageError(f"Cannot write {what}{place}: {error}.") from error
+    return True
 
 
 @contextmanager

@@ -94,8 +94,7 @@ class ObjectPath:
             If there is no such bucket.
         """
         try:
-            package = obstore_package()
-            return again(self, "read", lambda: any(package.list(self._client, self.key)))
+            return again(self, "read", lambda: any(self._client.list(self.key)))
         except FileNotFoundError:
             raise InputError(
                 f"{self}: there is no bucket {self.bucket!r}. Create it, or correct the address."
@@ -109,8 +108,7 @@ class ObjectPath:
         FileNotFoundError
             If there is none.
         """
-        package = obstore_package()
-        return again(self, "read", lambda: ObjectStatus.of(package.head(self._client, self.key)))
+        return again(self, "read", lambda: ObjectStatus.of(self._client.head(self.key)))
 
     def read_bytes(self) -> bytes:
         """Read the whole object, in one request."""
@@ -129,7 +127,7 @@ class ObjectPath:
         former: set[str] = set()
 
         def get() -> tuple[bytes, ObjectStatus]:
-            response = obstore_package().get(self._client, self.key, options=options)
+            response = self._client.get(self.key, options=options)
             content, status = bytes(response.bytes()), ObjectStatus.of(response.meta)
             if is_proved:
                 check_answer(content, status.e_tag, former)
@@ -166,10 +164,9 @@ class ObjectPath:
 
         Of a range behind the end of the object there is one, which is empty.
         """
-        package, options = obstore_package(), {"range": (begin, end)}
         try:
-            response = package.get(self._client, self.key, options=options)
-        except package.exceptions.GenericError as error:
+            response = self._client.get(self.key, options={"range": (begin, end)})
+        except obstore_package().exceptions.GenericError as error:
             if "416" not in str(error):
                 raise
             yield memoryview(b""), self.stat().st_size
@@ -180,7 +177,7 @@ class ObjectPath:
     def write_bytes(self, content: Any) -> None:
         """Write the object as a whole, in one request."""
         with requests(self, "write"):
-            obstore_package().put(self._client, self.key, content, use_multipart=False)
+            self._client.put(self.key, content, use_multipart=False)
 
     def write_text(self, text: str) -> None:
         """Write the object as a whole."""
@@ -203,9 +200,7 @@ class ObjectPath:
         mode: Any = "create" if version is None else version.condition(_quoted.get(server_of(self)))
         try:
             with requests(self, "write"):
-                done = obstore_package().put(
-                    self._client, self.key, text.encode(), mode=mode, use_multipart=False
-                )
+                done = self._client.put(self.key, text.encode(), mode=mode, use_multipart=False)
         except (errors.AlreadyExistsError, errors.PreconditionError, FileNotFoundError):
             raise ConflictError(str(self)) from None
         except StorageError as error:
@@ -217,21 +212,20 @@ class ObjectPath:
     def unlink(self, missing_ok: bool = True) -> None:
         """Remove the object, if there is one."""
         with suppress(FileNotFoundError):
-            again(self, "remove", lambda: obstore_package().delete(self._client, self.key))
+            again(self, "remove", lambda: self._client.delete(self.key))
 
     def remove_below(self) -> None:
         """Remove all objects below this name."""
 
         def remove() -> None:
-            for batch in obstore_package().list(self._client, self.key):
-                obstore_package().delete(self._client, [entry["path"] for entry in batch])
+            for batch in self._client.list(self.key):
+                self._client.delete([entry["path"] for entry in batch])
 
         again(self, "remove", remove)
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """Return the names directly below this one."""
-        package = obstore_package()
-        listing = again(self, "read", lambda: package.list_with_delimiter(self._client, self.key))
+        listing = again(self, "read", lambda: self._client.list_with_delimiter(self.key))
         keys = [entry["path"] for entry in listing["objects"]]
         return iter([replace(self, key=key) for key in (*keys, *listing["common_prefixes"])])
 
@@ -241,8 +235,7 @@ class ObjectPath:
 
     def objects_below(self) -> dict[str, tuple[int, str]]:
         """Return size and tag of all objects below this name, by their names relative to it."""
-        package = obstore_package()
-        entries = again(self, "read", lambda: package.list(self._client, self.key).collect())
+        entries = again(self, "read", lambda: self._client.list(self.key).collect())
         start = len(self.key) + 1
         return {e["path"][start:]: (int(e["size"]), e["e_tag"] or "") for e in entries}
 

@@ -67,16 +67,12 @@ def open_uris(uri: str, options: Options) -> Source:
         )
         with as_part():
             parts.append(open_uris(file, of_part))
-    known: dict[str, set[str]] = {}
     for part in parts:
         _check_kinds(part, parts[0])
-        for name, values in part.categories.items():
-            known.setdefault(name, set()).update(values)
-    of_parts = ({name: set(values) for name, values in p.categories.items()} for p in parts)
-    if any(categories != known for categories in of_parts):
-        # All parts have the columns of the values of all.
-        united = {name: in_order(values) for name, values in known.items()}
-        roles = replace(roles, encoding=replace(roles.encoding, known=united))
+    # All parts have the columns of the values of all.
+    known = {n: in_order(v for p in parts for v in p.categories[n]) for n in parts[0].categories}
+    if any(len(part.categories[name]) < len(known[name]) for part in parts for name in known):
+        roles = replace(roles, encoding=replace(roles.encoding, known=known))
         return open_uris(uri, replace(options, roles=roles))
     chained = chain(parts, short_name(uri))
     chained.watch = watch
@@ -130,9 +126,8 @@ def _open_uri(uri: str, options: Options) -> Source:
 
 
 def _open_path(path: Location, kind: Format, options: Options) -> Source:
-    source: Source
     if not kind.is_table:
-        source = kind.reader.open_file(path, options.variable, **options.settings)
+        source: Source = kind.reader.open_file(path, options.variable, **options.settings)
         return source
     check_no_variable(path, options.variable)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,16 @@ def _content_bytes(stored_bytes: int, page: int) -> int:
 class _Reader(io.RawIOBase):
     """Ranged reads of an object: a request for each, of exactly what is asked for."""
 
-    def __init__(self, path: ObjectPath) -> None:
+    def __init__(self, path: ObjectPath, own: bool) -> None:
         super().__init__()
-        self.name, self.path = str(path), path
+        self.name, self.path, self._own = str(path), path, own
         self._position = 0
         self._size: int | None = None
 
-    def fill(self, view: memoryview, begin: int) -> tuple[int, int]:
-        """Fill memory from a place of the object; return the bytes there were, and its size."""
-        return self.path.read_into(view, begin)
-
     def find_size(self) -> int:
-        """Return the size of the object."""
-        return self.path.stat().st_size
-
-    def buffered(self, buffering: int) -> Any:
-        """Return this file, or one that reads by 4 MiB unless ``buffering`` is 0."""
-        return self if buffering == 0 else io.BufferedReader(self, _READ_BYTES)
+        """Return the size of the object, or of its content where it is in pages."""
+        size = self.path.stat().st_size
+        return _content_bytes(size, PAGE_BYTES) if self._own else size
 
     def readable(self) -> bool:
         return True
@@ -132,7 +126,8 @@ class _Reader(io.RawIOBase):
             view = view[: max(0, self._size - self._position)]
         if not view:
             return 0
-        n_read, self._size = self.fill(view, self._position)
+        fill = partial(read_pages, self.path) if self._own else self.path.read_into
+        n_read, self._size = fill(view, self._position)
         self._position += n_read
         return n_read
 
@@ -145,85 +140,67 @@ class _Reader(io.RawIOBase):
 class _Upload(io.RawIOBase):
     """Writes an object in parts; it appears when the block ends well, and only then."""
 
-    def __init__(self, path: ObjectPath) -> None:
+    def __init__(self, path: ObjectPath, own: bool) -> None:
         super().__init__()
-        self.name, self._path = str(path), path
+        self.name, self._path, self._own = str(path), path, own
         self._writer: Any = None
+        self._page = bytearray()  # what no full page has been made of, in pages
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
+        if self._own:
+            self._page += view
+            self._send_pages(len(self._page) // PAGE_BYTES * PAGE_BYTES)
+        else:
+            self._send(view)
+        return len(view)
+
+    def _send_pages(self, end: int) -> None:
+        starts = range(0, end, PAGE_BYTES)
+        pages = [sealed(bytes(self._page[i : min(i + PAGE_BYTES, end)])) for i in starts]
+        if pages:
+            self._send(b"".join(pages))
+            del self._page[:end]
+
+    def _send(self, content: Any) -> None:
         with requests(self._path, "write"):
             if self._writer is None:
                 self._writer = obstore_package().open_writer(
                     client(self._path.scheme, self._path.bucket), self._path.key,
                     buffer_size=_PART_BYTES, max_concurrency=1,
                 )  # fmt: skip
-            self._writer.write(view)
-        return len(view)
+            self._writer.write(content)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
+            self._send_pages(len(self._page))
             if self._writer is None:
-                self.write(b"")
+                self._send(b"")
             with requests(self._path, "write"):
                 self._writer.close()
         self._writer = None
         self.close()
 
 
-class _PagedReader(_Reader):
-    """Ranged reads of the content of an object in pages."""
-
-    def fill(self, view: memoryview, begin: int) -> tuple[int, int]:
-        return read_pages(self.path, view, begin)
-
-    def find_size(self) -> int:
-        return _content_bytes(super().find_size(), PAGE_BYTES)
-
-
-class _PagedUpload(_Upload):
-    """Writes an object in pages."""
-
-    def __init__(self, path: ObjectPath) -> None:
-        super().__init__(path)
-        self._page = bytearray()
-
-    def write(self, content: Any) -> int:
-        """Write the pages that are full."""
-        view = memoryview(content).cast("B")
-        self._page += view
-        end = len(self._page) // PAGE_BYTES * PAGE_BYTES
-        self._send(end)
-        return len(view)
-
-    def __exit__(self, kind: Any, *details: object) -> None:
-        if kind is None:
-            self._send(len(self._page))
-        super().__exit__(kind, *details)
-
-    def _send(self, end: int) -> None:
-        starts = range(0, end, PAGE_BYTES)
-        pages = [sealed(bytes(self._page[i : min(i + PAGE_BYTES, end)])) for i in starts]
-        if pages:
-            super().write(b"".join(pages))
-            del self._page[:end]
-
-
 def open_own(place: Path | ObjectPath, buffering: int = -1) -> Any:
     """Open a file that only bigfs reads: one of pages in a bucket, a plain one on a disk."""
     if isinstance(place, Path):
         return place.open("rb", buffering=buffering)
-    return _PagedReader(place).buffered(buffering)
+    return open_object(place, buffering, own=True)
 
 
-def open_object(path: ObjectPath, buffering: int) -> Any:
-    """Open an object as it is, for ranged reads; see `ObjectPath.open`."""
-    return _Reader(path).buffered(buffering)
+def open_object(path: ObjectPath, buffering: int, *, own: bool = False) -> Any:
+    """Open an object as it is, or the content of one in pages, for ranged reads.
+
+    It reads by 4 MiB unless ``buffering`` is 0; see `ObjectPath.open`.
+    """
+    reader = _Reader(path, own)
+    return reader if buffering == 0 else io.BufferedReader(reader, _READ_BYTES)
 
 
 def upload(path: ObjectPath, *, own: bool = False) -> Any:
     """Open an object for one write of the whole; ``own``: in pages, for `open_own`."""
-    return _PagedUpload(path) if own else _Upload(path)
+    return _Upload(path, own)

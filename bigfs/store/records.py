@@ -39,8 +39,8 @@ from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_plain, is_there, parse_json, read_head
-from bigfs.store.location import Location, files_below, write_atomic
-from bigfs.store.objects import ConflictError, ObjectPath
+from bigfs.store.location import Location, create_text, files_below, write_atomic
+from bigfs.store.objects import ObjectPath
 
 MARK = ".bigfs-run"
 MANIFEST = "manifest.json"
@@ -152,17 +152,7 @@ def create_mark(folder: Location, run_id: str) -> None:
     StorageError
         If it cannot be written.
     """
-    path = folder / MARK
-    try:
-        if isinstance(path, ObjectPath):
-            path.write_if(mark_text(run_id), None)
-        else:
-            with path.open("x") as file:
-                file.write(mark_text(run_id))
-    except (FileExistsError, ConflictError):
-        return
-    except OSError as error:
-        raise StorageError(f"Cannot write {path}: {error}.") from error
+    create_text(folder / MARK, mark_text(run_id))
 
 
 def empty_manifest() -> dict[str, Any]:

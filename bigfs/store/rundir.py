@@ -184,7 +184,7 @@ class RunDirectory(RunFolder):
             "stored": stored,
         }
         self.write()
-        if former is not None and former != source:
+        if former != source:
             remove_tree(former)
         self._drop_checkpoint(name)
 
@@ -224,8 +224,7 @@ class RunDirectory(RunFolder):
         self._drop_checkpoint(name)
         self.manifest["stages"].pop(name, None)
         self.write()
-        if former is not None:
-            remove_tree(former)
+        remove_tree(former)
 
     def finish(self) -> None:
         """Note that the run is done, and drop the stages of former runs that it did not replace."""

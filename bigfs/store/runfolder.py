@@ -142,9 +142,8 @@ class RunFolder:
                 "Start over with --fresh, or use another run directory."
             ) from None
         self.manifest = manifest
-        checkpoints = manifest["checkpoints"].values()
-        refuse_links(self.path, [f"{CHECKPOINTS}/{entry['folder']}" for entry in checkpoints])
-        refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
+        links = [f"{CHECKPOINTS}/{entry['folder']}" for entry in manifest["checkpoints"].values()]
+        refuse_links(self.path, [*links, *(self.stage_path(n).name for n in manifest["stages"])])
         return self
 
     def _stored_text(self) -> str:
@@ -214,9 +213,7 @@ class RunFolder:
         """
         self._begin(False, ())
         for name in self.manifest["stages"]:
-            former = self._put_away(name, self.stage_path(name))
-            if former is not None:
-                remove_tree(former)
+            remove_tree(self._put_away(name, self.stage_path(name)))
         for name in self.manifest["checkpoints"]:
             self._drop_checkpoint(name)
         self._clean_up()
@@ -380,9 +377,7 @@ class RunFolder:
             recorded = stages.get(name, {}).get("attempt")
             is_known = path == self.stage_path(name) and attempt == recorded
             if not is_known and path.name in (f"{name}.zarr", f"{name}-{attempt}.zarr"):
-                former = self._put_away(name, path)
-                if former is not None:
-                    remove_tree(former)
+                remove_tree(self._put_away(name, path))
 
     def _put_away(self, name: str, path: Location) -> Location | None:
         """Make a stage's folder a part of this attempt, to be removed; None if it is not ours.
@@ -426,11 +421,10 @@ class RunFolder:
         try:
             with hurried():
                 self.lease.check()
-        except StorageError as reason:
-            if isinstance(self.path, Path):  # else the storage is gone, which the error says
+        except (StorageError, RunLockedError) as reason:
+            # Else the storage is gone, which the error says.
+            if isinstance(reason, RunLockedError) or isinstance(self.path, Path):
                 raise reason from error
-        except RunLockedError as reason:
-            raise reason from error
 
     def _record_end(self, error: BaseException) -> str | None:
         """Note how a run ended that did not finish, where that can still be written.

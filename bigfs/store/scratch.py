@@ -14,8 +14,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,19 +251,16 @@ class Scratch:
         temporary directory, removed with this object.
     """
 
+    _parent: Scratch | None = None
+
     def __init__(self, path: str | Location | None = None) -> None:
-        self._is_owner = path is None
+        # Whether the folder ends with this object, or with the one that it is below.
+        self.is_temporary = path is None
         if path is None:
             path = tempfile.mkdtemp(prefix="bigfs-")
             weakref.finalize(self, _remove_own, path, os.getpid())
-        self._parent: Scratch | None = None
         self.path = as_location(path).absolute()
         self.path.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def is_temporary(self) -> bool:
-        """True if the folder ends with this object, or with the one that it is below."""
-        return self._is_owner or (self._parent is not None and self._parent.is_temporary)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.is_temporary:
@@ -342,17 +338,12 @@ class Scratch:
     def child(self, name: str) -> Scratch:
         """Return a folder below this one; it keeps this one alive."""
         below = Scratch(self.path / name)
-        below._parent = self
+        below._parent, below.is_temporary = self, self.is_temporary
         return below
 
-    @contextmanager
-    def temporary(self, stem: str) -> Iterator[Scratch]:
-        """Yield a new folder below this one, which is removed at the end."""
-        below = self.child(self.unique(stem))
-        try:
-            yield below
-        finally:
-            below.close()
+    def temporary(self, stem: str) -> AbstractContextManager[Scratch]:
+        """Return a new folder below this one, which is removed at the end of the block."""
+        return closing(self.child(self.unique(stem)))
 
     def close(self) -> None:
         """Remove the folder and all it holds."""

@@ -106,17 +106,14 @@ def _matches(pattern: str) -> list[str]:
         below = [f"{base}/{name}" for name in as_location(base).objects_below()]  # type: ignore[union-attr]
         # A store is a folder of objects: what matches is a part of their names.
         cut = {"/".join(name.split("/")[: depth + 1]) for name in below}
-        paths = [name for name in cut if _matches_parts(name, pattern)]
+        parts = pattern.split("/")
+        same = (name for name in cut if name.count("/") == depth)
+        paths = [name for name in same if all(map(fnmatchcase, name.split("/"), parts))]
     else:
         paths = glob.glob(str(place), recursive=True)
     if not paths:
         raise InputError(f"{pattern} matches no file. Check the pattern.")
     return sorted(paths, key=_natural)
-
-
-def _matches_parts(name: str, pattern: str) -> bool:
-    parts, patterns = name.split("/"), pattern.split("/")
-    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _parts_below(folder: Location) -> list[str]:

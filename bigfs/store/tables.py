@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, groupby
@@ -194,20 +195,33 @@ class Table(ABC):
             yield pa.RecordBatch.from_pylist([], empty) if first is None else first.slice(0, count)
 
 
-class TableFeatures:
-    """The columns of a table that are features, and what the settings make of them.
+def set_features(
+    source: Source,
+    columns: list[Column],
+    roles: Roles,
+    *,
+    named: bool,
+    distinct: Callable[[str], Iterable[Any]],
+    content_of: Callable[[str], str],
+    check: Callable[[list[str]], None] = lambda names: None,
+    dropped_by: str = "",
+    in_folders: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Column]:
+    """Set what a source says of its features; return the columns of a table that are features.
 
     Parameters
     ----------
+    source : Source
     columns : list of Column
         All that the table has, but for ids that it names itself.
     roles : Roles
-    uri : str
+    named : bool
+        Whether the features have names.
     distinct : callable
         ``distinct(name)`` yields the different values of a category, some several times.
     content_of : callable
         ``content_of(name)`` is what a column holds, in words.
-    check : callable or None, default=None
+    check : callable
         ``check(names)`` raises for columns that cannot be features.
     dropped_by : str, default=""
     in_folders : mapping, default={}
@@ -218,54 +232,35 @@ class TableFeatures:
     InputError
         If columns that would be features are of another kind than numbers, and not encoded.
     """
-
-    def __init__(
-        self,
-        columns: list[Column],
-        roles: Roles,
-        uri: str,
-        *,
-        distinct: Callable[[str], Iterable[Any]],
-        content_of: Callable[[str], str],
-        check: Callable[[list[str]], None] | None = None,
-        dropped_by: str = "",
-        in_folders: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        names = [column.name for column in columns]
-        kept = [columns[j] for j in roles.features(names, uri)]
-        if check is not None:
-            check([column.name for column in kept])
-        rules = [None if c.kind in ("number", "list") else roles.encoding.of(c.kind) for c in kept]
-        ruled = list(zip(kept, rules, strict=True))
-        unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
-        refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
-        known = roles.encoding.known or {}
-        self.columns: list[Column] = []
-        for column, rule in ruled:
-            if rule is not None and column.kind == "category" and rule != "drop":
-                values = known.get(column.name)
-                if values is None:
-                    values = distinct_values(distinct(column.name), column.name, uri)
-                column = replace(column, values=values, one_hot=rule == "one_hot")
-            if rule != "drop":
-                self.columns.append(column)
-        encoded = [c for c in self.columns if c.kind not in ("number", "list")]
-        dropped = [column.name for column, rule in ruled if rule == "drop"]
-        self.notes = notes_of(encoded, dropped, in_folders)
-        self.categories = {column.name: column.values for column in encoded}
-        self.encoded = {column.name: str(column.kind) for column in encoded}
-        self.names = [feature for column in self.columns for feature in column.features]
-        check_shape((2, len(self.names)), uri)
-        self.dtype = np.result_type(*(column.dtype for column in self.columns))
-
-    def describe(self, source: Source, *, named: bool) -> None:
-        """Set what a source says of its features."""
-        source.n_features, source.dtype = len(self.names), self.dtype
-        if named:
-            check_names(self.names, len(self.names), source.uri)
-            source.feature_names = self.names
-        source.notes, source.categories = self.notes, self.categories
-        source.encoded = self.encoded
+    uri = source.uri
+    kept = [columns[j] for j in roles.features([column.name for column in columns], uri)]
+    check([column.name for column in kept])
+    ruled = [(column, roles.encoding.of(column.kind)) for column in kept]
+    unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
+    refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
+    features: list[Column] = []
+    for column, rule in ruled:
+        if rule == "drop":
+            continue
+        if column.kind == "category":
+            values = (roles.encoding.known or {}).get(column.name)
+            if values is None:
+                values = distinct_values(distinct(column.name), column.name, uri)
+            column = replace(column, values=values, one_hot=rule == "one_hot")
+        features.append(column)
+    encoded = [c for c in features if c.kind not in ("number", "list")]
+    dropped = [column.name for column, rule in ruled if rule == "drop"]
+    source.notes = notes_of(encoded, dropped, in_folders)
+    source.categories = {column.name: column.values for column in encoded}
+    source.encoded = {column.name: str(column.kind) for column in encoded}
+    names = [name for column in features for name in column.features]
+    source.n_features = len(names)
+    check_shape((2, source.n_features), uri)
+    source.dtype = np.result_type(*(column.dtype for column in features))
+    if named:
+        check_names(names, source.n_features, uri)
+        source.feature_names = names
+    return features
 
 
 class TableSource(Source):
@@ -285,14 +280,12 @@ class TableSource(Source):
         known = table.n_rows is not None and roles.partitions is None
         self.n_samples = table.n_rows
         check_shape(((table.n_rows or 0) if known else 2, len(fields)), uri)
-        features = TableFeatures(
-            [_column(field, roles.encoding) for field in fields], roles, uri,
+        self._columns = set_features(
+            self, [_column(field, roles.encoding) for field in fields], roles, named=table.named,
             distinct=table.distinct, content_of=table.content, dropped_by=table.dropped_by,
             check=lambda names: table.check_features(table.own(names)),
             in_folders=table.folders,
         )  # fmt: skip
-        features.describe(self, named=table.named)
-        self._columns = features.columns
         plain = [c.name for c in self._columns if c.is_plain and not table.is_text]
         types = {name: str(table.schema.field(name).type) for name in plain}
         self.column_types = {n: kind for n, kind in types.items() if kind in PLAIN_TYPES}
@@ -369,9 +362,8 @@ def kind_of(kind: Any) -> str | None:
         return "boolean"
     if types.is_date(kind) or types.is_timestamp(kind):
         return "date"
-    if any(is_one(kind) for is_one in (types.is_integer, types.is_floating, types.is_decimal)):
-        return "number"
-    if types.is_null(kind):
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    if any(is_one(kind) for is_one in numbers):
         return "number"
     if types.is_fixed_size_list(kind) and kind_of(kind.value_type) == "number":
         return "list"
@@ -531,10 +523,8 @@ def typed(texts: Sequence[str | None]) -> Any:
 
     array = pa.array(texts, pa.string())
     for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us")):
-        try:
+        with suppress(pa.ArrowInvalid):
             return array.cast(kind)
-        except pa.ArrowInvalid:
-            continue
     return array
 
 

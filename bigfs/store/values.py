@@ -265,15 +265,6 @@ def usable(X: np.ndarray) -> np.ndarray:
     return good
 
 
-def first_unusable(X: np.ndarray) -> tuple[int, int] | None:
-    """Return (row, column) of the first value in reading order that is not usable, or None."""
-    if all_usable(X):
-        return None
-    bad = ~usable(X)
-    row = int(bad.any(axis=1).argmax())
-    return row, int(bad[row].argmax())
-
-
 def checksum(chunk: Any) -> str:
     """Return the CRC-32 of a chunk's values as little-endian bytes.
 

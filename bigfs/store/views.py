@@ -21,7 +21,7 @@ from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.objects import ObjectPath
-from bigfs.store.scratch import temporary_file
+from bigfs.store.scratch import block_bounds, temporary_file
 from bigfs.store.source import Source, check_names, check_shape, listed
 
 # Of the rows that are read at once, and of those that are handed out.
@@ -95,8 +95,22 @@ class RowFilter:
             kept &= values <= (np.inf if self.at_most is None else self.at_most)
         for given, wanted in ((self.keep, True), (self.drop, False)):
             if given:
-                kept &= _is_one_of(values, given, self.column, uri) == wanted
+                kept &= self._is_one_of(values, given, uri) == wanted
         return kept
+
+    def _is_one_of(self, values: np.ndarray, given: tuple[Any, ...], uri: str) -> np.ndarray:
+        """Return which values are among some; each of those must be there."""
+        texts = values.dtype.kind not in "fiub"
+        matches = np.zeros(len(values), dtype=bool)
+        for value in given:
+            same = values == (str(value) if texts else value)
+            if not np.any(same):
+                raise InputError(
+                    f"{uri}: no row has {value!r} in {self.column!r} (input.rows). It holds "
+                    f"{listed([str(value) for value in np.unique(values).tolist()])}."
+                )
+            matches |= same
+        return matches
 
 
 def row_filter(given: Any) -> RowFilter:
@@ -273,23 +287,6 @@ def chosen_columns(source: Source, roles: Roles) -> Source:
     return filtered(source, RowFilter(), None, columns)
 
 
-def _is_one_of(
-    values: np.ndarray, given: tuple[Any, ...], column: str | None, uri: str
-) -> np.ndarray:
-    """Return which values are among some; each of those must be there."""
-    texts = values.dtype.kind not in "fiub"
-    matches = np.zeros(len(values), dtype=bool)
-    for value in given:
-        same = values == (str(value) if texts else value)
-        if not np.any(same):
-            values_there = listed([str(value) for value in np.unique(values).tolist()])
-            raise InputError(
-                f"{uri}: no row has {value!r} in {column!r} (input.rows). It holds {values_there}."
-            )
-        matches |= same
-    return matches
-
-
 class _Turned(Source):
     """Names, ids and sizes of a source on its side, dense or sparse."""
 
@@ -337,27 +334,24 @@ class TransposedSource(_Turned):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         size, n, d = self.dtype.itemsize, self.n_samples, self.n_features
-        bands = [(start, min(start + self._width, n)) for start in range(0, n, self._width)]
+        bands = block_bounds(n, self._width)
         with temporary_file() as file:
-            first = 0
+            n_read = 0
             for block in self._source.iter_blocks(self._rows):
-                if first + len(block) > d:
-                    raise self._changed()
+                first, n_read = n_read, n_read + len(block)
+                if n_read > d:
+                    break
                 for start, stop in bands:
                     file.seek((start * d + first * (stop - start)) * size)
                     file.write(np.ascontiguousarray(block[:, start:stop]).data)
-                first += len(block)
-            if first != d:
-                raise self._changed()
+            if n_read != d:
+                raise InputError(f"{self.uri} has changed since it was opened. Run again.")
             for start, stop in bands:
                 file.seek(start * d * size)
                 content = file.read((stop - start) * d * size)
                 band = np.frombuffer(content, self.dtype).reshape(d, stop - start).T
                 for begin in range(0, stop - start, rows):
                     yield np.ascontiguousarray(band[begin : begin + rows])
-
-    def _changed(self) -> InputError:
-        return InputError(f"{self.uri} has changed since it was opened. Run again.")
 
 
 class TransposedSparse(_Turned, ByBands):
@@ -367,7 +361,7 @@ class TransposedSparse(_Turned, ByBands):
         super().__init__(source)
         self._stored = self.dtype
         layout = source.layout
-        self.n_entries = layout.n_entries if layout is not None else self._counted()
+        self.n_entries = layout.n_entries if layout else sum(b.nnz for b in self._blocks())
         self._check_sizes(self.n_samples)
 
     @property
@@ -390,9 +384,6 @@ class TransposedSparse(_Turned, ByBands):
         assert isinstance(self._source, SparseSource)
         layout = self._source.layout
         yield from self._source.iter_csr(_ROWS if layout is None else layout.rows)
-
-    def _counted(self) -> int:
-        return sum(block.nnz for block in self._blocks())
 
 
 def transposed(source: Source) -> Source:

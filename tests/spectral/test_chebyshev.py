@@ -191,7 +191,7 @@ def test_products_of_a_graph_in_a_bucket(
     placed, out = np.empty_like(X), np.empty_like(X)
     placed[products.where(0, 2000)] = X
     with monkeypatch.context() as patched:  # W was read at the beginning
-        patched.setattr("bigfs.store.pages._PagedReader.__init__", None)
+        patched.setattr("bigfs.store.pages._Reader.__init__", None)
         patched.setattr("bigfs.store.scratch.read_pages", None)
         products.step(placed, out, 1.0, 0.0, 0.0)
     expected = (W @ X) / W.sum(axis=1)[:, None]

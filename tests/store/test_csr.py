@@ -15,7 +15,7 @@ from bigfs import ingest, open_matrix
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.pipeline.inspect import inspect
 from bigfs.store import csr
-from bigfs.store.csr import CSRSource, csr_layout, first_unusable_entry
+from bigfs.store.csr import CSRSource, csr_layout, first_unusable
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.verify import verify
 
@@ -157,7 +157,7 @@ def test_bad_values_are_named_and_nothing_is_left(
     with pytest.raises(InputError, match=place):
         ingest(matrix, tmp_path / "X.zarr", rows=10)
     assert not list(tmp_path.iterdir())
-    assert first_unusable_entry(matrix)[:2] == (row, matrix.indices[77])  # type: ignore[index]
+    assert first_unusable(matrix)[:2] == (row, matrix.indices[77])  # type: ignore[index]
 
 
 def test_a_store_is_replaced_only_if_it_holds_nothing_else(matrix: Any, tmp_path: Path) -> None:

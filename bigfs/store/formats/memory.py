@@ -32,7 +32,7 @@ from bigfs.store.source import (
     no_column,
     work_dtype,
 )
-from bigfs.store.tables import Table, TableFeatures, TableSource, index_columns
+from bigfs.store.tables import Table, TableSource, index_columns, set_features
 from bigfs.store.values import as_floats, check_exact, without_mask
 
 logger = logging.getLogger("bigfs")
@@ -73,16 +73,14 @@ class FrameSource(RandomAccessSource):
         check_names(named, frame.shape[1], uri)
         names = named or [str(name) for name in frame.columns]
         places = {name: j for j, name in enumerate(names)}
-        features = TableFeatures(
-            [_column(name, dtype, uri) for name, dtype in zip(names, dtypes, strict=True)],
-            roles, uri, dropped_by=_DROP,
+        self._columns = set_features(
+            self, [_column(name, dtype, uri) for name, dtype in zip(names, dtypes, strict=True)],
+            roles, named=named is not None, dropped_by=_DROP,
             distinct=distinct or (lambda name: frame.iloc[:, places[name]].unique()),
             content_of=lambda name: str(dtypes.iloc[places[name]]),
         )  # fmt: skip
-        features.describe(self, named=named is not None)
         self.n_samples, self.index = len(frame), roles.index
         self._ids = None if roles.index is None else frame.iloc[:, places[roles.index]]
-        self._columns = features.columns
         self._places = [places[column.name] for column in self._columns]
 
     def read_column(self, name: str) -> Any:

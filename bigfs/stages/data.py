@@ -45,21 +45,12 @@ def data_stage(
     fields = type(settings).model_fields
     others = {name: v for name, v in settings.opening.items() if v != fields[name].default}
     depends = others | depends | ({} if rows is None else {"blocks.rows": rows})
-    return Stage(
-        "data",
-        INGEST_VERSION,
-        depends,
-        # Planned only: what runs is `copy_input`.
-        lambda shape: Ingestion(  # type: ignore[arg-type,return-value]
-            shape,  # type: ignore[arg-type]
-            settings.missing,
-            transform,
-            stored,
-            held_bytes,
-            temporary_bytes,
-        ),
-        sparse=True,
-    )
+    given = settings.missing, transform, stored, held_bytes, temporary_bytes
+
+    def choose(shape: Shape) -> Any:  # planned only: what runs is `copy_input`
+        return Ingestion(shape, *given)
+
+    return Stage("data", INGEST_VERSION, depends, choose, sparse=True)
 
 
 # Measured: steps of a loop for a value that is read, checked, packed and written.
@@ -74,8 +65,8 @@ class Ingestion:
     missing: str
     transform: str
     stored: bool
-    held_bytes: int = 0
-    temporary_bytes: int = 0
+    held_bytes: int
+    temporary_bytes: int
 
     def cost(self) -> StageCost | None:
         """Return the cost of the copy, and of the moments that a transform needs."""
@@ -103,9 +94,5 @@ def copy_input(
 ) -> dict[str, Any]:
     """Copy an opened input into a store; return what the manifest keeps of it."""
     report = ingest(source, out, missing=missing, memory_limit=memory_limit, rows=rows)
-    return {
-        "n_samples": report.n_samples,
-        "n_features": report.n_features,
-        "filled_values": report.filled_values,
-        "dropped_rows": report.dropped_rows,
-    }
+    kept = ("n_samples", "n_features", "filled_values", "dropped_rows")
+    return {name: getattr(report, name) for name in kept}

@@ -151,10 +151,8 @@ class GraphStrategy:
         """Store the neighbors, and the affinity matrix below them."""
         if inputs.neighbors is not None:
             graph = _copied_neighbors(inputs.neighbors, out)
-        elif (updated := self._updated(inputs, out)) is not None:
-            graph = updated
         else:
-            graph = self._neighbors(inputs, out)
+            graph = self._updated(inputs, out) or self._neighbors(inputs, out)
         settings = self.settings
         W = affinity(
             graph,

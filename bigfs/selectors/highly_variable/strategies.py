@@ -299,7 +299,7 @@ class _OfBatches(Strategy):
             stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
             for start, stop in blocks.bounds:
                 stored.write(start, codes[start:stop])
-        counts = blocks.reduce(count_kernel, _add_counts, stored, self._deviance, label="counts")
+        counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")
         if not counts.whole_numbers:
             logger.warning(
                 "HighlyVariable: values are not whole numbers. The method expects counts as they "
@@ -324,8 +324,8 @@ class Deviances(_OfBatches):
         for batch in sorted(counts.moments):
             moments = counts.moments[batch]
             scores += deviance(moments.mean * moments.count, counts.log_products[batch])
-        total = _total(counts)
-        return FeatureScores.from_scores(scores, constant=total.constant, **_moments_of(total))
+        constant, details = _of_all_rows(counts)
+        return FeatureScores.from_scores(scores, constant=constant, **details)
 
 
 class ClippedVariances(_OfBatches):
@@ -369,14 +369,10 @@ class ClippedVariances(_OfBatches):
         # at least that share of the squares is left, and rounding stays below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])
         scores = (squares - beyond) / ((n_rows - 1) * deviations**2)
-        total = _total(counts)
-        constant, m = total.constant, self.selection.n_features_to_select
-        ranking, n_high = rank_over_batches(
-            scores, m, constant, paper=parameters.flavor == "seurat_v3_paper"
-        )
-        mean_scores = scores.mean(axis=0)
-        details: dict[str, Any] = {**_moments_of(total), "n_batches": n_high}
-        return FeatureScores(mean_scores, ranking, details, constant=constant)
+        constant, details = _of_all_rows(counts)
+        m, paper = self.selection.n_features_to_select, parameters.flavor == "seurat_v3_paper"
+        ranking, details["n_batches"] = rank_over_batches(scores, m, constant, paper=paper)
+        return FeatureScores(scores.mean(axis=0), ranking, details, constant=constant)
 
     def _trend(self, batch: int, moments: Moments) -> np.ndarray:
         """Return the standard deviation that the trend expects of each feature's mean."""
@@ -500,13 +496,9 @@ def rank_over_batches(
     return ranking.astype(np.int64), n_high
 
 
-def _add_counts(a: Counts, b: Counts) -> Counts:
-    return a.add(b)
-
-
-def _total(counts: Counts) -> Moments:
-    return reduce(merge_moments, (counts.moments[batch] for batch in sorted(counts.moments)))
-
-
-def _moments_of(total: Moments) -> dict[str, Any]:
-    return {"means": total.mean, "variances": total.squares / max(1, total.count - 1)}
+def _of_all_rows(counts: Counts) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which features are constant, and the moments that the result has."""
+    moments = (counts.moments[batch] for batch in sorted(counts.moments))
+    total = reduce(merge_moments, moments)
+    variances = total.squares / max(1, total.count - 1)
+    return total.constant, {"means": total.mean, "variances": variances}

@@ -77,11 +77,6 @@ class RowSketch:
         return cls(shape, n_rows, max(1, min(shape.n_features, columns)))
 
     @property
-    def nbytes(self) -> int:
-        """Size of the sketch, in bytes."""
-        return 8 * self.n_rows * self.shape.n_features
-
-    @property
     def _groups(self) -> list[tuple[int, int]]:
         d = self.shape.n_features
         return [(a, min(a + self.n_columns, d)) for a in range(0, d, self.n_columns)]
@@ -204,11 +199,9 @@ class Picks(Strategy):
         seconds = product_seconds(m, d, (n_rows or d) + m)
         return Step(what, needed, by_client=True, seconds=seconds)
 
-    def _result(
-        self, products: Products, norms: np.ndarray, blocks: RowBlocks | None
-    ) -> FeatureScores:
-        path = self.rule.path(products, self.n_selected)
-        scores = self.rule.result(path, norms, blocks)
+    def _result(self, products: Products, blocks: RowBlocks | None = None) -> FeatureScores:
+        norms = products.norms()
+        scores = self.rule.result(self.rule.path(products, self.n_selected), norms, blocks)
         scores.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
         return scores
 
@@ -226,7 +219,7 @@ class PicksOnGram(Picks):
         """Return the scores; details are the attributes of the method's class."""
         gram = inputs.blocks.gram().gram
         gram = in_range(gram, 2) if self.rule.scale_free else gram
-        return self._result(GramProducts(gram), gram.diagonal().copy(), None)
+        return self._result(GramProducts(gram))
 
 
 class PicksOnRows(Picks):
@@ -256,7 +249,7 @@ class PicksOnRows(Picks):
         else:
             entries -= column_means(entries)
             products = RowProducts(entries)
-        return self._result(products, products.norms(), None)
+        return self._result(products)
 
 
 class PicksOnSketch(Picks):
@@ -273,8 +266,7 @@ class PicksOnSketch(Picks):
         """Return the scores; details are the attributes of the method's class."""
         rows = self.sketch.read(inputs.blocks, self.selection.random_state)
         rows = in_range(rows, 1) if self.rule.scale_free else rows
-        products = RowProducts(rows)
-        return self._result(products, products.norms(), inputs.blocks)
+        return self._result(RowProducts(rows), inputs.blocks)
 
 
 def rows_bytes(shape: Shape) -> int:

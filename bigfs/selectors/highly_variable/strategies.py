@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import csr_moments
-from bigfs.blocks.csr_kernels import kernel_bytes as csr_kernel_bytes
+from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
 from bigfs.blocks.kernels import Moments, merge_moments, tile_rows
 from bigfs.blocks.rowblocks import RowBlocks, fold_parts
 from bigfs.config import Selection
@@ -72,15 +71,6 @@ class Counts:
             self.log_products[batch] = self.log_products.get(batch, 0.0) + sums
         self.whole_numbers &= other.whole_numbers
         return self
-
-
-def kernel_bytes(shape: Shape, *, deviance: bool, batched: bool) -> int:
-    """Return the bytes that the kernels need beside a block."""
-    if shape.block_entries is None:
-        return _TILE_BYTES
-    copied = _COPY_BYTES * shape.block_entries if batched else 0
-    own = _DEVIANCE_BYTES * shape.block_entries if deviance else csr_kernel_bytes(shape)
-    return own + copied
 
 
 def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: bool) -> Counts:
@@ -272,14 +262,22 @@ class _OfBatches(Strategy):
     n_batches: int
     _deviance: ClassVar[bool] = False
 
+    def _kernel_bytes(self) -> int:
+        """Return the bytes that the kernels need beside a block."""
+        entries = self.shape.block_entries
+        if entries is None:
+            return _TILE_BYTES
+        own = _DEVIANCE_BYTES * entries if self._deviance else kernel_bytes(self.shape)
+        return own + (_COPY_BYTES * entries if self.n_batches > 1 else 0)
+
     def _pass(self, what: str, n_vectors: int) -> Step:
         """Return the step of a pass whose result has ``n_vectors`` vectors for each batch."""
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
-        deviance, batched = self._deviance, self.n_batches > 1
-        needed = kernel_bytes(self.shape, deviance=deviance, batched=batched) + 2 * vectors
-        step = pass_over(
-            self.shape, what, needed, seconds=loop_seconds(self.shape.n_values, _LOOPS)
+        needed, seconds = (
+            self._kernel_bytes() + 2 * vectors,
+            loop_seconds(self.shape.n_values, _LOOPS),
         )
+        step = pass_over(self.shape, what, needed, seconds=seconds)
         folded = fold_parts(self.shape.n_blocks) * vectors
         if folded <= step.task_bytes:
             return step

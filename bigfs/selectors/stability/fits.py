@@ -240,23 +240,26 @@ class SampledFits:
     @property
     def sample(self) -> Shape:
         """The shape of a sample; of CSR rows with as many entries as it may have by chance."""
-        size, shape = self.sample_size, self.shape
-        d, itemsize = shape.n_features, shape.itemsize
+        size, shape, d = self.sample_size, self.shape, self.shape.n_features
         if shape.n_entries is None:
-            rows = block_rows(d, itemsize)
-            return Shape(size, d, itemsize, rows, rows)
+            return self._dense
         mean = shape.n_entries / shape.n_samples
-        rows = min(size, rows_for(mean, itemsize))
+        rows = min(size, rows_for(mean, shape.itemsize))
         n_entries, largest = (int(min(d, mean * (1 + 4 / k**0.5)) * k) for k in (size, rows))
-        return Shape(size, d, itemsize, rows, rows, n_entries, largest)
+        return Shape(size, d, shape.itemsize, rows, rows, n_entries, largest)
+
+    @property
+    def _dense(self) -> Shape:
+        """The shape of a sample in dense form."""
+        d, itemsize = self.shape.n_features, self.shape.itemsize
+        rows = block_rows(d, itemsize)
+        return Shape(self.sample_size, d, itemsize, rows, rows)
 
     def _costs(self) -> list[StageCost]:
         """Return the cost of each stage of a fit."""
-        sample, d, itemsize = self.sample, self.shape.n_features, self.shape.itemsize
-        rows = block_rows(d, itemsize)
-        dense = Shape(self.sample_size, d, itemsize, rows, rows)
+        sample = self.sample
         costs = [
-            stage.choose(sample if stage.takes_entries(sample) else dense).cost()
+            stage.choose(sample if stage.takes_entries(sample) else self._dense).cost()
             for stage in _stages_of_fit(self.selection, self.quick)
         ]
         return [cost for cost in costs if cost is not None]

@@ -136,16 +136,13 @@ class DrawnRows:
                 end = filled + len(places)
                 numbers[filled:end] = stored["numbers"][places]
                 if self.sparse:
-                    parts.append(self._entries(stored)[places])
+                    shape = (len(stored["numbers"]), self.n_features)
+                    of_block = csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
+                    parts.append(of_block[places])
                 else:
                     np.take(stored["rows"], places, axis=0, out=X[filled:end])
                 filled = end
         return (stack(parts) if self.sparse else X), numbers
-
-    def _entries(self, stored: Any) -> Any:
-        """Return the rows of a block's file as a CSR block."""
-        shape = (len(stored["numbers"]), self.n_features)
-        return csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
 
 
 def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scratch) -> DrawnRows:

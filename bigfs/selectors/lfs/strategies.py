@@ -8,7 +8,7 @@ rows, all four terms are ratios of traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -43,7 +43,7 @@ from bigfs.solvers.separability import (
 # Entries of the covariances that are compared at a time.
 TOGETHER = 2**18
 
-Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
+Sums = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ClusterComparison:
         new : ndarray of shape (n_versions, n_rows), bool
             Their members.
         masks : ndarray of shape (n_versions, n_features), bool
-        sums : tuple of ndarray
+        sums : sequence of ndarray
             Counts, sums and sums of squares of the members.
 
         Returns
@@ -94,9 +94,8 @@ class ClusterComparison:
         step = max(1, TOGETHER // (len(features) * (len(features) + len(self.clusters.counts))))
         for begin in range(0, len(others), step):
             some = others[begin : begin + step]
-            ratios[some], traced[some] = self._log_ratios(
-                new[some], masks[some], features, *(part[some] for part in sums)
-            )
+            of_some = [part[some] for part in sums]
+            ratios[some], traced[some] = self._log_ratios(new[some], masks[some], features, of_some)
         ratios[others] -= penalty[others]
         known = np.isfinite(ratios)
         ratios = np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
@@ -106,18 +105,12 @@ class ClusterComparison:
         }  # fmt: skip
 
     def _log_ratios(
-        self,
-        new: np.ndarray,
-        masks: np.ndarray,
-        features: np.ndarray,
-        counts: np.ndarray,
-        sums: np.ndarray,
-        squares: np.ndarray,
+        self, new: np.ndarray, masks: np.ndarray, features: np.ndarray, of_new: Sums
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the logs of NV(new) over NV(old), and whether they are of traces."""
         clusters, cluster, own = self.clusters, self.cluster, self.own[features]
         masks, old_count = masks[:, features], clusters.counts[self.cluster]
-        sums, squares = sums[:, features], squares[:, features]
+        counts, sums, squares = of_new[0], of_new[1][:, features], of_new[2][:, features]
         means = clusters.means[:, features]
         largest = np.maximum(own.sum(), masks.sum(axis=1))
         rows_per_feature = ROWS_PER_FEATURE if self.parameters.drops_many(len(self.own)) else 1
@@ -339,7 +332,7 @@ class LocalClusters(SearchState):
             ClusterComparison(rows, clusters, other, own, parameters)
             for other, own in enumerate(self.subsets)
         ]
-        ladders = self._proposals(rows, clusters, comparisons, masks, parameters)
+        ladders = self._proposals(comparisons, masks)
         telling = tells_cluster(
             clusters.counts, clusters.means, clusters.variances, rows.variances, len(rows.X)
         )
@@ -363,62 +356,24 @@ class LocalClusters(SearchState):
         self.version += bool(accepted)
 
     def _proposals(
-        self,
-        rows: SearchedRows,
-        clusters: Clusters,
-        comparisons: list[ClusterComparison],
-        masks: np.ndarray,
-        parameters: LFSParameters,
+        self, comparisons: list[ClusterComparison], masks: np.ndarray
     ) -> list[list[Proposal]]:
         """Return for each cluster what could replace it: the best proposal, or all of several."""
         k, d = self.subsets.shape
+        X, clusters = comparisons[0].rows.X, comparisons[0].clusters
+        parameters = comparisons[0].parameters
         ladders: list[list[Proposal]] = [[] for _ in range(k)]
-        step = batch_size(len(rows.X), d, k)
+        step = batch_size(len(X), d, k)
         for begin in range(0, len(masks), step):
             some = masks[begin : begin + step]
-            at_most = parameters.max_iter, parameters.tol
-            ends, labels = lloyd(rows.X, clusters.means, some, *at_most)
-            sums = label_sums(rows.X, labels, k)
+            ends, labels = lloyd(X, clusters.means, some, parameters.max_iter, parameters.tol)
+            sums = label_sums(X, labels, k)
             for other in np.flatnonzero(clusters.counts >= 2).tolist():
-                matches = self._matches(other, comparisons[other], some, ends, labels, sums)
-                ladders[other] += matches
+                ladders[other] += _matches(comparisons[other], some, ends, labels, sums)
                 if not parameters.drops_many(d):
                     best = max(ladders[other], key=attrgetter("ratio"), default=None)
                     ladders[other] = [] if best is None else [best]
         return ladders
-
-    def _matches(
-        self,
-        cluster: int,
-        comparison: ClusterComparison,
-        masks: np.ndarray,
-        ends: np.ndarray,
-        labels: np.ndarray,
-        sums: Sums,
-    ) -> list[Proposal]:
-        """Return of each candidate clustering the cluster that overlaps one most, compared.
-
-        It has at least two rows, and a smaller subset than the cluster.
-        """
-        n, k = len(masks), len(self.subsets)
-        of_cluster = labels[:, self.members[cluster]] + k * np.arange(n)[:, None]
-        shared = np.bincount(of_cluster.ravel(), minlength=n * k).reshape(n, k)
-        most, every = shared.argmax(axis=1), np.arange(n)
-        smaller = masks.sum(axis=1) < self.subsets[cluster].sum()
-        at = np.flatnonzero(smaller & (sums[0][every, most] >= 2))
-        if not len(at):
-            return []
-        most, masks = most[at], masks[at]
-        new = labels[at] == most[:, None]
-        counts, totals, squares = (part[at, most] for part in sums)
-        tried = comparison.of(new, masks, (counts, totals, squares))
-        return [
-            Proposal(
-                masks[i], ends[at[i]], int(most[i]), new[i],
-                **{name: values[i].item() for name, values in tried.items()},
-            )
-            for i in np.flatnonzero(tried["ratio"] > -np.inf).tolist()
-        ]  # fmt: skip
 
     def _replace(self, cluster: int, proposal: Proposal, tried: int) -> None:
         """Put a cluster in the place of another, and say so in the trace."""
@@ -440,6 +395,38 @@ class LocalClusters(SearchState):
         self.subsets[cluster], self.members[cluster] = proposal.mask, proposal.members
         self.centers[cluster], self.masks[cluster] = proposal.centers, proposal.mask
         self.labels[cluster] = proposal.label
+
+
+def _matches(
+    comparison: ClusterComparison,
+    masks: np.ndarray,
+    ends: np.ndarray,
+    labels: np.ndarray,
+    sums: Sums,
+) -> list[Proposal]:
+    """Return of each candidate clustering the cluster that overlaps one most, compared.
+
+    It has at least two rows, and a smaller subset than the cluster.
+    """
+    members = comparison.clusters.members
+    n, k, every = len(masks), len(members), np.arange(len(masks))
+    of_cluster = labels[:, members[comparison.cluster]] + k * every[:, None]
+    shared = np.bincount(of_cluster.ravel(), minlength=n * k).reshape(n, k)
+    most = shared.argmax(axis=1)
+    smaller = masks.sum(axis=1) < comparison.own.sum()
+    at = np.flatnonzero(smaller & (sums[0][every, most] >= 2))
+    if not len(at):
+        return []
+    most, masks = most[at], masks[at]
+    new = labels[at] == most[:, None]
+    tried = comparison.of(new, masks, [part[at, most] for part in sums])
+    return [
+        Proposal(
+            masks[i], ends[at[i]], int(most[i]), new[i],
+            **{name: values[i].item() for name, values in tried.items()},
+        )
+        for i in np.flatnonzero(tried["ratio"] > -np.inf).tolist()
+    ]  # fmt: skip
 
 
 class LocalSearch(SampledSearch):

@@ -42,7 +42,7 @@ from bigfs.solvers.nested import explained_by
 from bigfs.solvers.sparserows import LOADS, SparseRows
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, block_bounds
 
 _SIGNS = 8
 _LEAST_ROWS = 1000
@@ -76,25 +76,18 @@ class RowSketch:
         columns = room // (8 * n_rows * fold_parts(shape.n_blocks))
         return cls(shape, n_rows, max(1, min(shape.n_features, columns)))
 
-    @property
-    def _groups(self) -> list[tuple[int, int]]:
-        d = self.shape.n_features
-        return [(a, min(a + self.n_columns, d)) for a in range(0, d, self.n_columns)]
-
     def step(self) -> Step:
         """Return the step of `read`."""
         partial = 8 * self.n_rows * self.n_columns
         needed = partial * fold_parts(self.shape.n_blocks) + 2 * _STRIP_BYTES
         what = f"sums of {self.n_rows:,} rows x {self.n_columns:,} features in a fold"
-        shape = self.shape
-        return Step(
-            what, needed + shape.read_bytes, shape.n_blocks, 1, shape.n_chunks, len(self._groups)
-        )
+        shape, times = self.shape, -(-self.shape.n_features // self.n_columns)
+        return Step(what, needed + shape.read_bytes, shape.n_blocks, 1, shape.n_chunks, times)
 
     def read(self, blocks: RowBlocks, random_state: int) -> np.ndarray:
         """Return the sketch, shape (n_rows, n_features), float64."""
         sketch = np.empty((self.n_rows, self.shape.n_features))
-        for columns in self._groups:
+        for columns in block_bounds(self.shape.n_features, self.n_columns):
             shared = (self, columns, random_state)
             total: Partial = blocks.reduce(_sketch_kernel, _merge_partials, *shared, label="sketch")
             sketch[:, columns[0] : columns[1]] = total.rows

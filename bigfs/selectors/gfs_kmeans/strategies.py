@@ -170,8 +170,7 @@ class CrossProjection:
         for begin in range(0, len(others), step):
             some = others[begin : begin + step]
             ratios[some] = self._of(new[some], masks[some])
-        known = np.isfinite(ratios)
-        return np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
+        return np.round(np.where(np.isfinite(ratios), ratios, -np.inf), DIGITS)
 
     def _of(self, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
         """Return the log ratios of clusterings that differ from the present one."""

@@ -97,10 +97,9 @@ class ClusterComparison:
             of_some = [part[some] for part in sums]
             ratios[some], traced[some] = self._log_ratios(new[some], masks[some], features, of_some)
         ratios[others] -= penalty[others]
-        known = np.isfinite(ratios)
-        ratios = np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
+        ratio = np.round(np.where(np.isfinite(ratios), ratios, -np.inf), DIGITS)
         return {
-            "same": same, "ratio": ratios, "traced": traced,
+            "same": same, "ratio": ratio, "traced": traced,
             "overlap": overlap, "unassigned": unassigned,
         }  # fmt: skip
 

@@ -222,9 +222,8 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
     """Return the strategy of the flavor."""
     codes = _batches(selection, None)
     n_batches = 1 if codes is None else int(codes.max()) + 1
-    if selection.parameters.flavor == "deviance":
-        return Deviances(shape, selection, n_batches)
-    return ClippedVariances(shape, selection, n_batches)
+    kind = Deviances if selection.parameters.flavor == "deviance" else ClippedVariances
+    return kind(shape, selection, n_batches)
 
 
 def _batches(

@@ -280,12 +280,10 @@ def in_range(values: np.ndarray, power: int) -> np.ndarray:
 
 def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
     """Return the strategy: rows if they are few, the Gram matrix if it fits, else a sketch."""
-    limit = selection.memory_limit
-    budget = task_budget(limit)
+    budget = task_budget(selection.memory_limit)
     if shape.n_samples < shape.n_features:
         on_rows = PicksOnRows(shape, selection, rule)
-        few = shape.n_samples <= RowSketch.of(shape, on_rows.n_selected, limit).n_rows
-        if few or on_rows.cost().client_bytes <= budget:
+        if shape.n_samples <= on_rows.sketch.n_rows or on_rows.cost().client_bytes <= budget:
             return on_rows
     fits = gram_bytes(shape, 0) <= budget
     return (PicksOnGram if fits else PicksOnSketch)(shape, selection, rule)

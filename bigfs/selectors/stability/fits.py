@@ -286,10 +286,9 @@ class SampledFits:
         kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
         missing = [fit for fit in range(n_fits) if load_state(_file(kept.path, fit)) is None]
         if len(missing) < n_fits:
+            finished = n_fits - len(missing)
             logger.info(
-                "stability: %d of %d fits were finished by an earlier run",
-                n_fits - len(missing),
-                n_fits,
+                "stability: %d of %d fits were finished by an earlier run", finished, n_fits
             )
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
@@ -395,11 +394,8 @@ def _consensus(
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
     # How counts are prepared is the same in all fits; a full run says it itself.
     prepared = preparation_notes(fits.selection)
-    noted = [
-        notes
-        for outcome in outcomes
-        if (notes := [note for note in outcome["notes"] if note not in prepared])
-    ]
+    noted = [[note for note in outcome["notes"] if note not in prepared] for outcome in outcomes]
+    noted = [notes for notes in noted if notes]
     summary = prepared if fits.quick else []
     if noted:
         summary.append(

@@ -123,11 +123,9 @@ class DrawnRows:
         X : ndarray or CSR block of shape (sample_size, n_features)
         numbers : ndarray of shape (sample_size,), int64
         """
-        X, parts = np.empty((0, 0)), []
-        if not self.sparse:
-            X = np.empty((self.sample_size, self.n_features), dtype=self.dtype)
-        numbers = np.empty(self.sample_size, dtype=np.int64)
-        filled = 0
+        size, parts, filled = self.sample_size, [], 0
+        X = np.empty((0 if self.sparse else size, self.n_features), dtype=self.dtype)
+        numbers = np.empty(size, dtype=np.int64)
         for block in range(self.n_blocks):
             with open_own(self.file(block)) as file, np.load(file, allow_pickle=False) as stored:
                 places = stored[f"fit{fit}"]

@@ -312,16 +312,12 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
         Of several sources, ``source`` stands for the one that each row is of.
         """
+        if not isinstance(value, str):
+            return value
         uri = as_text(X) if is_list_of_uris(X) else X
-        if (
-            isinstance(value, str)
-            and value == SOURCE
-            and isinstance(uri, (str, Path))
-            and sources_of(str(uri)) is not None
-        ):
+        if value == SOURCE and isinstance(uri, (str, Path)) and sources_of(str(uri)) is not None:
             return f"{uri}::{SOURCE}"
-        named = isinstance(value, str) and is_annotated(X) and value in X.obs
-        return X.obs[value].to_numpy() if named else value
+        return X.obs[value].to_numpy() if is_annotated(X) and value in X.obs else value
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features, in ascending order.

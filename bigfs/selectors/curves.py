@@ -214,10 +214,8 @@ class OnePass:
     ) -> tuple[Cross, list[np.ndarray]]:
         """Return the products of the leading features with all and the eigenvectors, and rows."""
         sample = (inputs.blocks.n_samples, self.random_state, self.n_rows)
-        products_and_rows: tuple[Cross, list[np.ndarray]] = inputs.blocks.reduce(
-            _kernel, _merge, leading, targets, sample, label="curves"
-        )
-        return products_and_rows
+        shared = leading, targets, sample
+        return inputs.blocks.reduce(_kernel, _merge, *shared, label="curves")
 
     def _reasons(
         self, order: np.ndarray, result: FeatureScores, products: _LeadingProducts

@@ -85,9 +85,8 @@ class Bound:
         A default is lowered instead, where that leaves something of it.
         """
         value, largest = getattr(parameters, self.parameter), self.exceeded(parameters, sizes)
-        if largest is None:
-            return
-        if value == type(parameters).model_fields[self.parameter].default and largest >= self.least:
+        default = type(parameters).model_fields[self.parameter].default
+        if largest is None or (value == default and largest >= self.least):
             return
         what = {"n_samples": "rows", "n_features": "features"}[self.size]
         if largest < self.least:

@@ -110,11 +110,10 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
         graph = selection.used_graph
         fewer = _takes_fewer_neighbors(selection)
         compared = n_components_of(graph)
-        if compared is not None:
-            if graph.representation.startswith("pca"):
-                stages.append(components_stage(compared, **data, **seeds))
-            else:
-                stages.append(representation_stage(graph, **data))
+        if compared is not None and graph.representation.startswith("pca"):
+            stages.append(components_stage(compared, **data, **seeds))
+        elif compared is not None:
+            stages.append(representation_stage(graph, **data))
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)

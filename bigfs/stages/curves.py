@@ -14,6 +14,7 @@ from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 # Numbers of features from one to the next; between them curves are read linearly.
 _RATIO = 1.25
 _ARRAYS = ("sizes", "order", "adds", "closest", "correlation")
+_OTHERS = ("explains", "number", "n_rows", "n_neighbors", "notes")
 
 
 @dataclass(frozen=True)
@@ -84,37 +85,24 @@ class Curves:
 
     def store(self, out: Scratch) -> None:
         """Write everything into a folder."""
-        for name in _ARRAYS:
-            out.put(name, getattr(self, name))
-        out.put("selected", np.sort(self.order))
-        for name, curve in self.values.items():
-            out.put(name, curve)
-        for name, curve in self.errors.items():
-            out.put(f"{name}_error", curve)
-        out.describe(
-            curves=list(self.values),
-            errors=list(self.errors),
-            explains=self.explains,
-            number=self.number,
-            n_rows=self.n_rows,
-            n_neighbors=self.n_neighbors,
-            notes=self.notes,
-        )
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays |= {"selected": np.sort(self.order), **self.values}
+        arrays |= {f"{name}_error": curve for name, curve in self.errors.items()}
+        for name, array in arrays.items():
+            out.put(name, array)
+        others = {name: getattr(self, name) for name in _OTHERS}
+        out.describe(curves=list(self.values), errors=list(self.errors), **others)
 
     @classmethod
     def open(cls, path: Location) -> Curves:
         """Read what was stored in a folder."""
         about = read_attributes(path)
-        arrays = {name: ArrayRef.at(path / name).load() for name in _ARRAYS}
+        fields: dict[str, Any] = {name: ArrayRef.at(path / name).load() for name in _ARRAYS}
         return cls(
             values={name: ArrayRef.at(path / name).load() for name in about["curves"]},
             errors={name: ArrayRef.at(path / f"{name}_error").load() for name in about["errors"]},
-            explains=about["explains"],
-            number=about["number"],
-            n_rows=about["n_rows"],
-            n_neighbors=about["n_neighbors"],
-            notes=about["notes"],
-            **arrays,
+            **fields,
+            **{name: about[name] for name in _OTHERS},
         )
 
 
@@ -188,15 +176,14 @@ def feature_columns(
         columns["consensus_rank"] = 1 + np.argsort(consensus)[ranking]
     if curves is None:
         return columns
-    adds, explains = np.full(len(ranking), np.nan), [""] * len(ranking)
+    adds = np.full(len(ranking), np.nan)
     adds[curves.order] = curves.adds
-    for feature, part in zip(curves.order.tolist(), curves.explains, strict=True):
-        explains[feature] = part
+    explains = dict(zip(curves.order.tolist(), curves.explains, strict=True))
     closest = curves.closest[ranking].tolist()
     return {
         **columns,
         "adds": adds[ranking],
-        "explains": [explains[feature] for feature in ranking.tolist()],
+        "explains": [explains.get(feature, "") for feature in ranking.tolist()],
         "closest_selected": [names[f] if f >= 0 else "" for f in closest],
         "correlation": np.where(columns["selected"], np.nan, curves.correlation[ranking]),
     }

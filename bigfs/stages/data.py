@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from bigfs.blocks import preprocess
 from bigfs.blocks.rowblocks import moments_step
@@ -42,21 +43,12 @@ def data_stage(
     fields = type(settings).model_fields
     others = {name: v for name, v in settings.opening.items() if v != fields[name].default}
     depends = others | depends | ({} if rows is None else {"blocks.rows": rows})
-    return Stage(
-        "data",
-        INGEST_VERSION,
-        depends,
-        # Planned only: what runs is `ingest`.
-        lambda shape: Ingestion(  # type: ignore[arg-type,return-value]
-            shape,  # type: ignore[arg-type]
-            settings.missing,
-            transform,
-            stored,
-            held_bytes,
-            temporary_bytes,
-        ),
-        sparse=True,
-    )
+    given = settings.missing, transform, stored, held_bytes, temporary_bytes
+
+    def choose(shape: Shape) -> Any:  # planned only: what runs is `ingest`
+        return Ingestion(shape, *given)
+
+    return Stage("data", INGEST_VERSION, depends, choose, sparse=True)
 
 
 # Measured: steps of a loop for a value that is read, checked, packed and written.
@@ -71,8 +63,8 @@ class Ingestion:
     missing: str
     transform: str
     stored: bool
-    held_bytes: int = 0
-    temporary_bytes: int = 0
+    held_bytes: int
+    temporary_bytes: int
 
     def cost(self) -> StageCost | None:
         """Return the cost of the copy, and of the moments that a transform needs."""

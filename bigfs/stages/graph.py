@@ -23,7 +23,6 @@ from bigfs.graph.build import missed_neighbors
 from bigfs.graph.cost import affinity_steps, graph_block_rows, graph_cost
 from bigfs.graph.distinct import COPIED_SHARE, count_copied, without_copies
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import (
     check_representation,
     content_of_member,
@@ -109,8 +108,7 @@ def n_components_of(settings: GraphConfig) -> int | None:
     if settings.representation == "auto" or settings.is_finished:
         return None
     if settings.of_annotated:
-        n_features: int = open_member(settings).n_features
-        return n_features
+        return open_member(settings).n_features
     return check_representation(settings.representation, settings.metric)
 
 
@@ -151,10 +149,8 @@ class GraphStrategy:
         """Store the neighbors, and the affinity matrix below them."""
         if inputs.neighbors is not None:
             graph = _copied_neighbors(inputs.neighbors, out)
-        elif (updated := self._updated(inputs, out)) is not None:
-            graph = updated
         else:
-            graph = self._neighbors(inputs, out)
+            graph = self._updated(inputs, out) or self._neighbors(inputs, out)
         settings = self.settings
         W = affinity(
             graph,
@@ -195,7 +191,8 @@ class GraphStrategy:
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
         settings = self.settings.model_dump(exclude={*_WEIGHTS, "representation"})
         settings |= {"memory_limit": self.memory_limit, "random_state": self.random_state}
-        if n_components_of(self.settings) is None:
+        n_components = n_components_of(self.settings)
+        if n_components is None:
             graph = knn_graph(inputs.blocks, **settings, scratch=out)
             return without_copies(graph, inputs.blocks, out, **settings)
         path = inputs.finished["components"]
@@ -203,7 +200,13 @@ class GraphStrategy:
         graph = without_copies(knn_graph(rows, **settings, scratch=out), rows, out, **settings)
         of_all, notes = recall_of_all(graph.indices_ref, path), graph.details.get("notes", [])
         if of_all is not None:
-            notes = [*notes, _about_components(n_components_of(self.settings), of_all)]
+            note = (
+                f"Rows are neighbors by {n_components} principal components: {of_all.value:.0%} of "
+                f"the nearest rows in all features are among them ({of_all.n_rows:,} rows checked)."
+                " graph.representation: raw takes all features."
+            )
+            logger.info(note)
+            notes = [*notes, note]
         details = {
             **graph.details,
             "notes": notes,
@@ -246,16 +249,6 @@ class Finished:
             f"weight: {self.settings.weight}."
         )
         out.describe(graph={"finished": uri}, affinity=W.describe(), notes=[note], passes=0)
-
-
-def _about_components(n_components: int | None, recall: RecallEstimate) -> str:
-    note = (
-        f"Rows are neighbors by {n_components} principal components: {recall.value:.0%} of the "
-        f"nearest rows in all features are among them ({recall.n_rows:,} rows checked). "
-        "graph.representation: raw takes all features."
-    )
-    logger.info(note)
-    return note
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:

@@ -223,19 +223,18 @@ class Footprint:
     """
 
     def __init__(self, planned: StagePlan | None = None, memory_limit: int | None = None) -> None:
-        more = planned.cost.loads if planned is not None and planned.cost is not None else ()
-        sizes = on_every_process(_warmed, (*TASK_MODULES, *more))
+        cost = None if planned is None else planned.cost
+        sizes = on_every_process(_warmed, (*TASK_MODULES, *(() if cost is None else cost.loads)))
         self._began = time.perf_counter()
-        self._planned = planned
+        self._at_once: int | None = None
         self.baseline_bytes = max(size for size, _ in sizes.values())
         self.predicted_peak_bytes: int | None = None
-        if planned is None or planned.cost is None:
+        if planned is None or cost is None:
             return
+        self._at_once = planned.tasks_at_once
         for worker, (size, loaded) in sizes.items():
-            base = size
-            if planned.cost.compiles and not loaded:
-                base = max(size, baseline_bytes(compiled=True))
-            peak = base + planned.used_bytes
+            larger = baseline_bytes(compiled=True) if cost.compiles and not loaded else 0
+            peak = max(size, larger) + planned.used_bytes
             if memory_limit is not None and peak > memory_limit and active_client() is not None:
                 raise MemoryLimitError(
                     f"Worker {worker} is {format_bytes(size)} before stage '{planned.name}', which "
@@ -247,9 +246,7 @@ class Footprint:
 
     def tasks_at_once(self) -> AbstractContextManager[None]:
         """Have every process run no more tasks at once than the plan says fit."""
-        planned = self._planned
-        known = planned is not None and planned.cost is not None
-        return at_most_at_once(planned.tasks_at_once if planned and known else None)
+        return at_most_at_once(self._at_once)
 
     def record(self, told_peak: int | None = None) -> dict[str, Any]:
         """Return seconds and sizes, for the manifest.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from bigfs.config.sections import GraphConfig, SpectralConfig
 from bigfs.core.cost import Shape, StageCost
@@ -36,27 +35,17 @@ def spectral_stage(
     memory_limit : int
         Resident size promised for one worker process, in bytes.
     """
-    common: dict[str, Any] = {
-        "n_components": n_components,
-        "random_state": random_state,
-        "memory_limit": memory_limit,
-    }
-    return Stage(
-        "spectral",
-        16,
-        {**settings.model_dump(), **common},
-        lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
-        sparse=True,  # it does not read the data
-        updates=True,
-    )
+    common = {"random_state": random_state, "memory_limit": memory_limit}
+    depends = {**settings.model_dump(), "n_components": n_components, **common}
 
+    def choose(shape: Shape) -> SpectralStrategy:
+        wanted = n_components
+        if not isinstance(wanted, str):
+            wanted = min(wanted, shape.n_samples - 1)  # as many as exist
+        return SpectralStrategy(shape, settings, graph, wanted, **common)
 
-def _within(common: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """Limit the number of eigenvectors to those that exist."""
-    wanted = common["n_components"]
-    if isinstance(wanted, str):
-        return common
-    return {**common, "n_components": min(wanted, shape.n_samples - 1)}
+    # It does not read the data.
+    return Stage("spectral", 16, depends, choose, sparse=True, updates=True)
 
 
 @dataclass(frozen=True)

@@ -121,13 +121,8 @@ class Stability:
         values, errors : dict of str to ndarray of shape (n_sizes,), float64
             As in `Curves`: ``stability`` and ``in_common``.
         """
-        d = len(self.frequencies)
-        pairs = np.array(
-            [
-                agreement_of_pairs(_masks(m, self.rankings, self.fit_supports))
-                for m in sizes.tolist()
-            ]
-        )
+        d, fits = len(self.frequencies), (self.rankings, self.fit_supports)
+        pairs = np.array([agreement_of_pairs(_masks(m, *fits)) for m in sizes.tolist()])
         statistics = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
         varying = sizes * (1 - sizes / d) / d
         values, errors = (

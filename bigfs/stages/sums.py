@@ -11,8 +11,9 @@ from bigfs.graph.representation import gram_is_kept
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
-_MOMENTS, _GRAM, _MEAN = "moments", "gram", "gram_mean"
-_CROSS, _CROSS_MEAN = "gram_xty", "gram_y_mean"
+_MOMENTS = "moments"
+# Where the fields of `Gram` are stored.
+_GRAM = {"gram": "gram", "mean": "gram_mean", "xty": "gram_xty", "y_mean": "gram_y_mean"}
 
 
 def store_moments(moments: Moments, out: Scratch) -> None:
@@ -32,21 +33,19 @@ def read_moments(folder: Location) -> Moments | None:
 def store_gram(gram: Gram, out: Scratch) -> None:
     """Store a Gram matrix, and X'Y, in the folder of a stage, unless it is large."""
     if gram_is_kept(len(gram.gram)):
-        out.put(_GRAM, gram.gram)
-        out.put(_MEAN, gram.mean)
-        out.put(_CROSS, gram.xty)
-        out.put(_CROSS_MEAN, gram.y_mean)
+        for field, name in _GRAM.items():
+            out.put(name, getattr(gram, field))
 
 
 def read_gram(folder: Location, count: int) -> PartialGram | None:
     """Return the Gram matrix, of so many rows, that a result keeps; None if it has none."""
-    if not (folder / _GRAM).exists():
+    if not (folder / _GRAM["gram"]).exists():
         return None
-    gram, mean = (ArrayRef.at(folder / name).load() for name in (_GRAM, _MEAN))
+    gram, mean = (ArrayRef.at(folder / _GRAM[field]).load() for field in ("gram", "mean"))
     return PartialGram(count, mean, np.asfortranarray(gram))
 
 
 def read_products(folder: Location, count: int) -> Gram:
     """Return the Gram matrix and X'Y, of so many rows, that a stage keeps."""
-    names = (_MEAN, _GRAM, _CROSS_MEAN, _CROSS)
-    return Gram(count, *(ArrayRef.at(folder / name).load() for name in names))
+    arrays = {field: ArrayRef.at(folder / name).load() for field, name in _GRAM.items()}
+    return Gram(count, **arrays)

@@ -168,7 +168,11 @@ def in_order(values: Iterable[str]) -> tuple[str, ...]:
     values = set(values)
     try:
         # Of texts of one number, such as 1 and 01, and of nan the text decides.
-        return tuple(sorted(values, key=lambda v: (math.isnan(float(v)), float(v), v)))
+        numbers = {v: float(v) for v in values}
+        # Two nan are not equal: one number stands for all of them.
+        return tuple(
+            sorted(values, key=lambda v: (math.isnan(x := numbers[v]), 0 if x != x else x, v))
+        )
     except ValueError:
         return tuple(sorted(values))
 

@@ -26,7 +26,6 @@ from bigfs.solvers.saliency import (
 )
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
-from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -183,15 +182,6 @@ def _expectation_kernel(
     return total
 
 
-def resumed(path: Location | None) -> MixtureState | None:
-    """Return the stored state, or None where there is none that can be read."""
-    stored = load_state(path)
-    if stored is None:
-        return None
-    mixtures: dict[str, Any] = {n: Mixture(**stored.pop(n)) for n in ("current", "best")}
-    return MixtureState(**mixtures, **stored)
-
-
 # Measured: steps of a loop for a value and a component.
 _LOOPS = 8
 
@@ -238,8 +228,10 @@ class MixtureFit(Strategy):
         scaling = np.stack([moments.mean[kept], 1 / np.sqrt(moments.variance[kept])])
         columns = VaryingColumns(folder.put("kept", kept), folder.put("scaling", scaling))
         file = Scratch(checkpoint).path / "state.npz" if checkpoint else None
-        state = resumed(file)
-        if state is None:
+        if stored := load_state(file):
+            stored |= {name: Mixture(**stored[name]) for name in ("current", "best")}
+            state = MixtureState(**stored)
+        else:
             state = begin(blocks, columns, self.parameters.n_clusters, self.selection.random_state)
         max_iter = self.parameters.max_iter
         with track("fsgmm", max_iter, "passes") as progress, silenced():

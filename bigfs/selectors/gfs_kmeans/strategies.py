@@ -91,7 +91,9 @@ class GlobalClusters(SearchState):
                 mask[gone] = False
             ends, labels = lloyd(rows.X, means, masks, parameters.max_iter, parameters.tol)
             values[some] = criterion.log_ratios(self.labels, labels, masks[:, kept])
-            before, best = best, int(begin if many else _best(values, alone))
+            # The largest value; of equal ones, that of the least separate feature.
+            before = best
+            best = begin if many else int(rank(values, np.zeros(len(values), bool), -alone)[0])
             if best != before and (begin <= best < begin + together):
                 chosen = ends[best - begin].copy(), labels[best - begin].copy()
             if many and values[best] >= 0:
@@ -168,8 +170,7 @@ class CrossProjection:
         for begin in range(0, len(others), step):
             some = others[begin : begin + step]
             ratios[some] = self._of(new[some], masks[some])
-        known = np.isfinite(ratios)
-        return np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
+        return np.round(np.where(np.isfinite(ratios), ratios, -np.inf), DIGITS)
 
     def _of(self, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
         """Return the log ratios of clusterings that differ from the present one."""
@@ -213,11 +214,6 @@ def variances_within(counts: np.ndarray, means: np.ndarray, total: np.ndarray) -
     variances = total - (share[..., None, :] @ means**2)[..., 0, :]
     # Values that are equal within the clusters have no variance, whatever rounding leaves of it.
     return np.where(variances <= ROUNDING * total, 0.0, variances)
-
-
-def _best(values: np.ndarray, alone: np.ndarray) -> int:
-    """Return the place of the largest value; of equal ones, of the least separate feature."""
-    return int(rank(values, np.zeros(len(values), dtype=bool), -alone)[0])
 
 
 class GlobalSearch(SampledSearch):

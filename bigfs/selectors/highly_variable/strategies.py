@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import csr_moments
-from bigfs.blocks.csr_kernels import kernel_bytes as csr_kernel_bytes
+from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
 from bigfs.blocks.kernels import Moments, merge_moments, tile_rows
 from bigfs.blocks.rowblocks import RowBlocks, fold_parts
 from bigfs.config import Selection
@@ -72,15 +71,6 @@ class Counts:
             self.log_products[batch] = self.log_products.get(batch, 0.0) + sums
         self.whole_numbers &= other.whole_numbers
         return self
-
-
-def kernel_bytes(shape: Shape, *, deviance: bool, batched: bool) -> int:
-    """Return the bytes that the kernels need beside a block."""
-    if shape.block_entries is None:
-        return _TILE_BYTES
-    copied = _COPY_BYTES * shape.block_entries if batched else 0
-    own = _DEVIANCE_BYTES * shape.block_entries if deviance else csr_kernel_bytes(shape)
-    return own + copied
 
 
 def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: bool) -> Counts:
@@ -232,9 +222,8 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
     """Return the strategy of the flavor."""
     codes = _batches(selection, None)
     n_batches = 1 if codes is None else int(codes.max()) + 1
-    if selection.parameters.flavor == "deviance":
-        return Deviances(shape, selection, n_batches)
-    return ClippedVariances(shape, selection, n_batches)
+    kind = Deviances if selection.parameters.flavor == "deviance" else ClippedVariances
+    return kind(shape, selection, n_batches)
 
 
 def _batches(
@@ -272,14 +261,22 @@ class _OfBatches(Strategy):
     n_batches: int
     _deviance: ClassVar[bool] = False
 
+    def _kernel_bytes(self) -> int:
+        """Return the bytes that the kernels need beside a block."""
+        entries = self.shape.block_entries
+        if entries is None:
+            return _TILE_BYTES
+        own = _DEVIANCE_BYTES * entries if self._deviance else kernel_bytes(self.shape)
+        return own + (_COPY_BYTES * entries if self.n_batches > 1 else 0)
+
     def _pass(self, what: str, n_vectors: int) -> Step:
         """Return the step of a pass whose result has ``n_vectors`` vectors for each batch."""
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
-        deviance, batched = self._deviance, self.n_batches > 1
-        needed = kernel_bytes(self.shape, deviance=deviance, batched=batched) + 2 * vectors
-        step = pass_over(
-            self.shape, what, needed, seconds=loop_seconds(self.shape.n_values, _LOOPS)
+        needed, seconds = (
+            self._kernel_bytes() + 2 * vectors,
+            loop_seconds(self.shape.n_values, _LOOPS),
         )
+        step = pass_over(self.shape, what, needed, seconds=seconds)
         folded = fold_parts(self.shape.n_blocks) * vectors
         if folded <= step.task_bytes:
             return step
@@ -299,7 +296,7 @@ class _OfBatches(Strategy):
             stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
             for start, stop in blocks.bounds:
                 stored.write(start, codes[start:stop])
-        counts = blocks.reduce(count_kernel, _add_counts, stored, self._deviance, label="counts")
+        counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")
         if not counts.whole_numbers:
             logger.warning(
                 "HighlyVariable: values are not whole numbers. The method expects counts as they "
@@ -324,8 +321,8 @@ class Deviances(_OfBatches):
         for batch in sorted(counts.moments):
             moments = counts.moments[batch]
             scores += deviance(moments.mean * moments.count, counts.log_products[batch])
-        total = _total(counts)
-        return FeatureScores.from_scores(scores, constant=total.constant, **_moments_of(total))
+        constant, details = _of_all_rows(counts)
+        return FeatureScores.from_scores(scores, constant=constant, **details)
 
 
 class ClippedVariances(_OfBatches):
@@ -369,14 +366,10 @@ class ClippedVariances(_OfBatches):
         # at least that share of the squares is left, and rounding stays below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])
         scores = (squares - beyond) / ((n_rows - 1) * deviations**2)
-        total = _total(counts)
-        constant, m = total.constant, self.selection.n_features_to_select
-        ranking, n_high = rank_over_batches(
-            scores, m, constant, paper=parameters.flavor == "seurat_v3_paper"
-        )
-        mean_scores = scores.mean(axis=0)
-        details: dict[str, Any] = {**_moments_of(total), "n_batches": n_high}
-        return FeatureScores(mean_scores, ranking, details, constant=constant)
+        constant, details = _of_all_rows(counts)
+        m, paper = self.selection.n_features_to_select, parameters.flavor == "seurat_v3_paper"
+        ranking, details["n_batches"] = rank_over_batches(scores, m, constant, paper=paper)
+        return FeatureScores(scores.mean(axis=0), ranking, details, constant=constant)
 
     def _trend(self, batch: int, moments: Moments) -> np.ndarray:
         """Return the standard deviation that the trend expects of each feature's mean."""
@@ -500,13 +493,9 @@ def rank_over_batches(
     return ranking.astype(np.int64), n_high
 
 
-def _add_counts(a: Counts, b: Counts) -> Counts:
-    return a.add(b)
-
-
-def _total(counts: Counts) -> Moments:
-    return reduce(merge_moments, (counts.moments[batch] for batch in sorted(counts.moments)))
-
-
-def _moments_of(total: Moments) -> dict[str, Any]:
-    return {"means": total.mean, "variances": total.squares / max(1, total.count - 1)}
+def _of_all_rows(counts: Counts) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which features are constant, and the moments that the result has."""
+    moments = (counts.moments[batch] for batch in sorted(counts.moments))
+    total = reduce(merge_moments, moments)
+    variances = total.squares / max(1, total.count - 1)
+    return total.constant, {"means": total.mean, "variances": variances}

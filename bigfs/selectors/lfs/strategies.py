@@ -8,7 +8,7 @@ rows, all four terms are ratios of traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -43,23 +43,10 @@ from bigfs.solvers.separability import (
 # Entries of the covariances that are compared at a time.
 TOGETHER = 2**18
 
-Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
+Sums = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Versions of a cluster beside the present one."""
-
-    # Of shape (n_versions,), float64: log of ANV(new) over ANV(old), 0 of equal members
-    # (proposition 2), -inf where it is not defined; O and U with the replacement.
-    ratios: np.ndarray
-    overlap: np.ndarray
-    unassigned: np.ndarray
-    # Of shape (n_versions,), bool: members are equal; the ratio is of traces.
-    same: np.ndarray
-    traced: np.ndarray
-
-
 class ClusterComparison:
     """Compares versions of a cluster with the present one.
 
@@ -74,20 +61,13 @@ class ClusterComparison:
     parameters : LFSParameters
     """
 
-    def __init__(
-        self,
-        rows: SearchedRows,
-        clusters: Clusters,
-        cluster: int,
-        own: np.ndarray,
-        parameters: LFSParameters,
-    ) -> None:
-        self._rows, self._clusters, self._cluster, self._own = rows, clusters, cluster, own
-        self._parameters = parameters
-        many = parameters.drops_many(len(own))
-        self._rows_per_feature = ROWS_PER_FEATURE if many else 1
+    rows: SearchedRows
+    clusters: Clusters
+    cluster: int
+    own: np.ndarray
+    parameters: LFSParameters
 
-    def of(self, new: np.ndarray, masks: np.ndarray, sums: Sums) -> Compared:
+    def of(self, new: np.ndarray, masks: np.ndarray, sums: Sums) -> dict[str, np.ndarray]:
         """Compare versions that have at least two rows and a smaller subset.
 
         Parameters
@@ -95,43 +75,45 @@ class ClusterComparison:
         new : ndarray of shape (n_versions, n_rows), bool
             Their members.
         masks : ndarray of shape (n_versions, n_features), bool
-        sums : tuple of ndarray
+        sums : sequence of ndarray
             Counts, sums and sums of squares of the members.
+
+        Returns
+        -------
+        compared : dict of str to ndarray of shape (n_versions,)
+            The fields of `Proposal` from ``same`` on. The ratio is 0 of equal members
+            (proposition 2), and -inf where it is not defined.
         """
         ratios, traced = np.zeros(len(new)), np.zeros(len(new), dtype=bool)
         overlap, unassigned, penalty = (
             values[0] for values in self._penalties(new, [slice(None)], lambda parts: parts)
         )
-        same = (new == self._clusters.members[self._cluster]).all(axis=1)
+        same = (new == self.clusters.members[self.cluster]).all(axis=1)
         others = np.flatnonzero(~same)
-        features = np.flatnonzero(self._own | masks.any(axis=0))
-        step = max(1, TOGETHER // (len(features) * (len(features) + len(self._clusters.counts))))
+        features = np.flatnonzero(self.own | masks.any(axis=0))
+        step = max(1, TOGETHER // (len(features) * (len(features) + len(self.clusters.counts))))
         for begin in range(0, len(others), step):
             some = others[begin : begin + step]
-            ratios[some], traced[some] = self._log_ratios(
-                new[some], masks[some], features, *(part[some] for part in sums)
-            )
+            of_some = [part[some] for part in sums]
+            ratios[some], traced[some] = self._log_ratios(new[some], masks[some], features, of_some)
         ratios[others] -= penalty[others]
-        known = np.isfinite(ratios)
-        ratios = np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
-        return Compared(ratios, overlap, unassigned, same, traced)
+        ratio = np.round(np.where(np.isfinite(ratios), ratios, -np.inf), DIGITS)
+        return {
+            "same": same, "ratio": ratio, "traced": traced,
+            "overlap": overlap, "unassigned": unassigned,
+        }  # fmt: skip
 
     def _log_ratios(
-        self,
-        new: np.ndarray,
-        masks: np.ndarray,
-        features: np.ndarray,
-        counts: np.ndarray,
-        sums: np.ndarray,
-        squares: np.ndarray,
+        self, new: np.ndarray, masks: np.ndarray, features: np.ndarray, of_new: Sums
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the logs of NV(new) over NV(old), and whether they are of traces."""
-        clusters, cluster, own = self._clusters, self._cluster, self._own[features]
-        masks, old_count = masks[:, features], clusters.counts[self._cluster]
-        sums, squares = sums[:, features], squares[:, features]
+        clusters, cluster, own = self.clusters, self.cluster, self.own[features]
+        masks, old_count = masks[:, features], clusters.counts[self.cluster]
+        counts, sums, squares = of_new[0], of_new[1][:, features], of_new[2][:, features]
         means = clusters.means[:, features]
         largest = np.maximum(own.sum(), masks.sum(axis=1))
-        traced = np.minimum(counts, old_count) <= self._rows_per_feature * largest
+        rows_per_feature = ROWS_PER_FEATURE if self.parameters.drops_many(len(self.own)) else 1
+        traced = np.minimum(counts, old_count) <= rows_per_feature * largest
         if not traced.all():
             old = self._products(clusters.members[cluster], features)
             old_within = covariance(old_count, old_count * means[cluster], old)
@@ -161,12 +143,12 @@ class ClusterComparison:
 
     def _products(self, members: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Return the sum of ``x x'`` of some rows in some features."""
-        inner = self._rows.X[np.ix_(members, features)]
+        inner = self.rows.X[np.ix_(members, features)]
         return np.asarray(inner.T @ inner)
 
     def _changed(self, new: np.ndarray, old: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Return the products of a new version, from those of the old one where most rows stay."""
-        before = self._clusters.members[self._cluster]
+        before = self.clusters.members[self.cluster]
         come, go = new & ~before, before & ~new
         if come.sum() + go.sum() > new.sum():
             return self._products(new, features)
@@ -183,7 +165,7 @@ class ClusterComparison:
         Rows are counted by groups, and ``totals`` makes of the counts, by its first axis, those
         that the measures are taken of; each returned array has that axis before the versions.
         """
-        members, cluster = self._clusters.members, self._cluster
+        members, cluster = self.clusters.members, self.cluster
         rest = members.sum(axis=0) == members[cluster]  # rows of no other cluster
         counted = []
         for group in groups:
@@ -201,7 +183,7 @@ class ClusterComparison:
         overlap, unassigned = overlap_measure(with_new), after / n[:, None]
         d_overlap = overlap - overlap_measure(shared)[:, None]
         d_unassigned = unassigned - (before / n)[:, None]
-        alpha, beta = self._parameters.alpha, self._parameters.beta
+        alpha, beta = self.parameters.alpha, self.parameters.beta
         return overlap, unassigned, 2 * (alpha * d_overlap + beta * d_unassigned)
 
     def error(self, new: np.ndarray, mask: np.ndarray, use_trace: bool) -> float:
@@ -209,13 +191,13 @@ class ClusterComparison:
 
         Memberships are fixed. NaN if a covariance is singular without a group.
         """
-        cluster, ends, features = self._cluster, self._rows.ends, np.flatnonzero(self._own | mask)
-        groups, inner = list(map(slice, ends[:-1], ends[1:])), self._rows.X.take(features, axis=1)
-        members = np.vstack([self._clusters.members, new])
+        cluster, ends, features = self.cluster, self.rows.ends, np.flatnonzero(self.own | mask)
+        groups, inner = list(map(slice, ends[:-1], ends[1:])), self.rows.X.take(features, axis=1)
+        members = np.vstack([self.clusters.members, new])
         parts = [sums_of(inner[group], members[:, group]) for group in groups]
         counts, sums, squares = (without_each(np.stack(part)) for part in zip(*parts, strict=True))
         means = sums / np.maximum(counts, 1)[..., None]
-        own, mask = self._own[features], mask[features]
+        own, mask = self.own[features], mask[features]
         if counts[:, [cluster, -1]].min() <= max(own.sum(), mask.sum()):
             use_trace = True
         replicates = -self._penalties(new[None], groups, without_each)[2][:, 0]
@@ -349,7 +331,7 @@ class LocalClusters(SearchState):
             ClusterComparison(rows, clusters, other, own, parameters)
             for other, own in enumerate(self.subsets)
         ]
-        ladders = self._proposals(rows, clusters, comparisons, masks, parameters)
+        ladders = self._proposals(comparisons, masks)
         telling = tells_cluster(
             clusters.counts, clusters.means, clusters.variances, rows.variances, len(rows.X)
         )
@@ -373,63 +355,24 @@ class LocalClusters(SearchState):
         self.version += bool(accepted)
 
     def _proposals(
-        self,
-        rows: SearchedRows,
-        clusters: Clusters,
-        comparisons: list[ClusterComparison],
-        masks: np.ndarray,
-        parameters: LFSParameters,
+        self, comparisons: list[ClusterComparison], masks: np.ndarray
     ) -> list[list[Proposal]]:
         """Return for each cluster what could replace it: the best proposal, or all of several."""
         k, d = self.subsets.shape
+        X, clusters = comparisons[0].rows.X, comparisons[0].clusters
+        parameters = comparisons[0].parameters
         ladders: list[list[Proposal]] = [[] for _ in range(k)]
-        step = batch_size(len(rows.X), d, k)
+        step = batch_size(len(X), d, k)
         for begin in range(0, len(masks), step):
             some = masks[begin : begin + step]
-            at_most = parameters.max_iter, parameters.tol
-            ends, labels = lloyd(rows.X, clusters.means, some, *at_most)
-            sums = label_sums(rows.X, labels, k)
+            ends, labels = lloyd(X, clusters.means, some, parameters.max_iter, parameters.tol)
+            sums = label_sums(X, labels, k)
             for other in np.flatnonzero(clusters.counts >= 2).tolist():
-                matches = self._matches(other, comparisons[other], some, ends, labels, sums)
-                ladders[other] += matches
+                ladders[other] += _matches(comparisons[other], some, ends, labels, sums)
                 if not parameters.drops_many(d):
                     best = max(ladders[other], key=attrgetter("ratio"), default=None)
                     ladders[other] = [] if best is None else [best]
         return ladders
-
-    def _matches(
-        self,
-        cluster: int,
-        comparison: ClusterComparison,
-        masks: np.ndarray,
-        ends: np.ndarray,
-        labels: np.ndarray,
-        sums: Sums,
-    ) -> list[Proposal]:
-        """Return of each candidate clustering the cluster that overlaps one most, compared.
-
-        It has at least two rows, and a smaller subset than the cluster.
-        """
-        n, k = len(masks), len(self.subsets)
-        of_cluster = labels[:, self.members[cluster]] + k * np.arange(n)[:, None]
-        shared = np.bincount(of_cluster.ravel(), minlength=n * k).reshape(n, k)
-        most, every = shared.argmax(axis=1), np.arange(n)
-        smaller = masks.sum(axis=1) < self.subsets[cluster].sum()
-        at = np.flatnonzero(smaller & (sums[0][every, most] >= 2))
-        if not len(at):
-            return []
-        most, masks = most[at], masks[at]
-        new = labels[at] == most[:, None]
-        counts, totals, squares = (part[at, most] for part in sums)
-        tried = comparison.of(new, masks, (counts, totals, squares))
-        return [
-            Proposal(
-                masks[i], ends[at[i]], int(most[i]), new[i], bool(tried.same[i]),
-                float(tried.ratios[i]), bool(tried.traced[i]),
-                float(tried.overlap[i]), float(tried.unassigned[i]),
-            )
-            for i in np.flatnonzero(tried.ratios > -np.inf).tolist()
-        ]  # fmt: skip
 
     def _replace(self, cluster: int, proposal: Proposal, tried: int) -> None:
         """Put a cluster in the place of another, and say so in the trace."""
@@ -451,6 +394,38 @@ class LocalClusters(SearchState):
         self.subsets[cluster], self.members[cluster] = proposal.mask, proposal.members
         self.centers[cluster], self.masks[cluster] = proposal.centers, proposal.mask
         self.labels[cluster] = proposal.label
+
+
+def _matches(
+    comparison: ClusterComparison,
+    masks: np.ndarray,
+    ends: np.ndarray,
+    labels: np.ndarray,
+    sums: Sums,
+) -> list[Proposal]:
+    """Return of each candidate clustering the cluster that overlaps one most, compared.
+
+    It has at least two rows, and a smaller subset than the cluster.
+    """
+    members = comparison.clusters.members
+    n, k, every = len(masks), len(members), np.arange(len(masks))
+    of_cluster = labels[:, members[comparison.cluster]] + k * every[:, None]
+    shared = np.bincount(of_cluster.ravel(), minlength=n * k).reshape(n, k)
+    most = shared.argmax(axis=1)
+    smaller = masks.sum(axis=1) < comparison.own.sum()
+    at = np.flatnonzero(smaller & (sums[0][every, most] >= 2))
+    if not len(at):
+        return []
+    most, masks = most[at], masks[at]
+    new = labels[at] == most[:, None]
+    tried = comparison.of(new, masks, [part[at, most] for part in sums])
+    return [
+        Proposal(
+            masks[i], ends[at[i]], int(most[i]), new[i],
+            **{name: values[i].item() for name, values in tried.items()},
+        )
+        for i in np.flatnonzero(tried["ratio"] > -np.inf).tolist()
+    ]  # fmt: skip
 
 
 class LocalSearch(SampledSearch):

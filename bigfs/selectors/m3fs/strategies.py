@@ -352,8 +352,8 @@ class SampledRows(Strategy):
     def cost(self) -> StageCost:
         """Return the cost of the draw, of the sample's stages and of the labels."""
         n, sample = self.shape.n_samples, self._shape_of_sample()
-        costs = [stage.choose(sample).cost() for stage in stages_of_selection(self._selection())]
-        known = [cost for cost in costs if cost is not None]
+        stages = stages_of_selection(self._selection())
+        known = [cost for s in stages if (cost := s.choose(sample).cost()) is not None]
         steps = [step for cost in known for step in cost.steps]
         scratch, size = sum(cost.scratch_bytes for cost in known), sample.n_samples
         if size < n:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -51,11 +51,14 @@ def choose_weights(shape: Shape, selection: Selection) -> FeatureWeights:
 class FeatureWeights(Strategy):
     """One pass for the Gram matrix; the client iterates on matrices of n_features^2."""
 
+    of_rows: ClassVar[bool] = False  # whether the matrix of the iteration has the rows
+
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
-        iteration = Step(what, q_alpha_bytes(d), by_client=True, seconds=self._seconds(d))
+        needed = 8 * N_MATRICES * d**2
+        iteration = Step(what, needed, by_client=True, seconds=self._seconds(d))
         return StageCost((gram_step(self.shape, 0), iteration))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -67,7 +70,16 @@ class FeatureWeights(Strategy):
         scores = np.zeros(self.shape.n_features)
         result = QAlphaResult(np.empty(0), np.empty(0), converged=True)
         if len(varies):
-            result = self._solved(matrix, norms, n_clusters)
+            given = self._normalized(matrix, norms)
+            with track("q_alpha", parameters.max_iter, "iterations") as progress:
+                result = q_alpha(
+                    given,
+                    n_clusters,
+                    of_rows=self.of_rows,
+                    max_iter=parameters.max_iter,
+                    tol=parameters.tol,
+                    on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
+                )
         scores[varies] = result.alpha
         return FeatureScores.from_scores(
             scores,
@@ -87,39 +99,26 @@ class FeatureWeights(Strategy):
         gram = blocks.gram().gram
         return gram, np.sqrt(gram.diagonal())
 
-    def _solved(self, gram: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
-        """Iterate on the features that vary, brought to norm one."""
+    def _normalized(self, gram: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return the matrix of the features that vary, brought to norm one."""
         varies = np.flatnonzero(norms > 0)
         if len(varies) < len(norms):
             gram = gram[np.ix_(varies, varies)]
         gram /= norms[varies]
         gram /= norms[varies][:, None]
-        return self._iterated(gram, n_clusters)
-
-    def _iterated(
-        self, given: np.ndarray, n_clusters: int, *, of_rows: bool = False
-    ) -> QAlphaResult:
-        """Return the solver's result on the data; it reports its progress."""
-        most, tol = self.parameters.max_iter, self.parameters.tol
-        with track("q_alpha", most, "iterations") as progress:
-            return q_alpha(
-                given,
-                n_clusters,
-                of_rows=of_rows,
-                max_iter=most,
-                tol=tol,
-                on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
-            )
+        return gram
 
 
 class WeightsOfFewRows(FeatureWeights):
     """Fewer rows than features: the client holds them, which takes less than n_features^2."""
 
+    of_rows = True
+
     def cost(self) -> StageCost:
         """Return the cost of reading the rows and of the client's matrices."""
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
-        needed = n * d * self.shape.itemsize + q_alpha_of_rows_bytes(n, d)
+        needed = n * d * self.shape.itemsize + 8 * (N_ROW_MATRICES * n * d + 3 * n**2)
         seconds = self._seconds(n)
         step = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True, seconds=seconds)
         return StageCost((step,))
@@ -132,10 +131,9 @@ class WeightsOfFewRows(FeatureWeights):
         rows[:, constant] = 0.0
         return rows, np.linalg.norm(rows, axis=0)
 
-    def _solved(self, rows: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
+    def _normalized(self, rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
         varies = norms > 0
-        rows = rows / norms if varies.all() else rows[:, varies] / norms[varies]
-        return self._iterated(rows, n_clusters, of_rows=True)
+        return rows / norms if varies.all() else rows[:, varies] / norms[varies]
 
 
 class EdgeScores(Strategy):
@@ -293,7 +291,7 @@ def _of_gram(gram: np.ndarray) -> tuple[np.ndarray, _Leading]:
 
 def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
     """Return the same from rows, without a matrix of n_features^2."""
-    from scipy.sparse.linalg import LinearOperator, eigsh
+    from scipy.sparse.linalg import LinearOperator
 
     values, vectors = np.linalg.eigh(rows @ rows.T)
     kept = values > _RANK_TOL * values[-1]
@@ -305,23 +303,10 @@ def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
             inner = coordinates @ (shadow * v.ravel()).T
             return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
 
-        pairs = eigsh(
-            LinearOperator(size, matvec=product, dtype=np.float64),
-            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS, rng=0,
-        )  # fmt: skip
-        return float(pairs[0][0]), pairs[1][:, 0]
+        G = LinearOperator(size, matvec=product, dtype=np.float64)
+        return _lanczos(G, alpha, _FEW_VECTORS)
 
     return coordinates, leading
-
-
-def q_alpha_bytes(n_features: int) -> int:
-    """Return the bytes that `q_alpha` needs, its argument included."""
-    return 8 * N_MATRICES * n_features**2
-
-
-def q_alpha_of_rows_bytes(n_samples: int, n_features: int) -> int:
-    """Return the bytes that `q_alpha` needs on rows, its argument included."""
-    return 8 * (N_ROW_MATRICES * n_samples * n_features + 3 * n_samples**2)
 
 
 def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
@@ -329,7 +314,14 @@ def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
     if len(matrix) < DENSE_FEATURES:
         values, vectors = np.linalg.eigh(matrix)
         return float(values[-1]), vectors[:, -1]
+    return _lanczos(matrix, start)
+
+
+def _lanczos(matrix: Any, start: np.ndarray, ncv: int | None = None) -> tuple[float, np.ndarray]:
+    """Return the same by ``ncv`` Lanczos vectors."""
     from scipy.sparse.linalg import eigsh
 
-    values, vectors = eigsh(matrix, k=1, which="LA", v0=start, tol=1e-13, maxiter=10_000, rng=0)
+    values, vectors = eigsh(
+        matrix, k=1, which="LA", v0=start, tol=1e-13, maxiter=10_000, ncv=ncv, rng=0
+    )
     return float(values[0]), vectors[:, 0]

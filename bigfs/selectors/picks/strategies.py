@@ -42,7 +42,7 @@ from bigfs.solvers.nested import explained_by
 from bigfs.solvers.sparserows import LOADS, SparseRows
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, block_bounds
 
 _SIGNS = 8
 _LEAST_ROWS = 1000
@@ -76,30 +76,18 @@ class RowSketch:
         columns = room // (8 * n_rows * fold_parts(shape.n_blocks))
         return cls(shape, n_rows, max(1, min(shape.n_features, columns)))
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the sketch, in bytes."""
-        return 8 * self.n_rows * self.shape.n_features
-
-    @property
-    def _groups(self) -> list[tuple[int, int]]:
-        d = self.shape.n_features
-        return [(a, min(a + self.n_columns, d)) for a in range(0, d, self.n_columns)]
-
     def step(self) -> Step:
         """Return the step of `read`."""
         partial = 8 * self.n_rows * self.n_columns
         needed = partial * fold_parts(self.shape.n_blocks) + 2 * _STRIP_BYTES
         what = f"sums of {self.n_rows:,} rows x {self.n_columns:,} features in a fold"
-        shape = self.shape
-        return Step(
-            what, needed + shape.read_bytes, shape.n_blocks, 1, shape.n_chunks, len(self._groups)
-        )
+        shape, times = self.shape, -(-self.shape.n_features // self.n_columns)
+        return Step(what, needed + shape.read_bytes, shape.n_blocks, 1, shape.n_chunks, times)
 
     def read(self, blocks: RowBlocks, random_state: int) -> np.ndarray:
         """Return the sketch, shape (n_rows, n_features), float64."""
         sketch = np.empty((self.n_rows, self.shape.n_features))
-        for columns in self._groups:
+        for columns in block_bounds(self.shape.n_features, self.n_columns):
             shared = (self, columns, random_state)
             total: Partial = blocks.reduce(_sketch_kernel, _merge_partials, *shared, label="sketch")
             sketch[:, columns[0] : columns[1]] = total.rows
@@ -204,11 +192,9 @@ class Picks(Strategy):
         seconds = product_seconds(m, d, (n_rows or d) + m)
         return Step(what, needed, by_client=True, seconds=seconds)
 
-    def _result(
-        self, products: Products, norms: np.ndarray, blocks: RowBlocks | None
-    ) -> FeatureScores:
-        path = self.rule.path(products, self.n_selected)
-        scores = self.rule.result(path, norms, blocks)
+    def _result(self, products: Products, blocks: RowBlocks | None = None) -> FeatureScores:
+        norms = products.norms()
+        scores = self.rule.result(self.rule.path(products, self.n_selected), norms, blocks)
         scores.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
         return scores
 
@@ -226,7 +212,7 @@ class PicksOnGram(Picks):
         """Return the scores; details are the attributes of the method's class."""
         gram = inputs.blocks.gram().gram
         gram = in_range(gram, 2) if self.rule.scale_free else gram
-        return self._result(GramProducts(gram), gram.diagonal().copy(), None)
+        return self._result(GramProducts(gram))
 
 
 class PicksOnRows(Picks):
@@ -256,7 +242,7 @@ class PicksOnRows(Picks):
         else:
             entries -= column_means(entries)
             products = RowProducts(entries)
-        return self._result(products, products.norms(), None)
+        return self._result(products)
 
 
 class PicksOnSketch(Picks):
@@ -273,8 +259,7 @@ class PicksOnSketch(Picks):
         """Return the scores; details are the attributes of the method's class."""
         rows = self.sketch.read(inputs.blocks, self.selection.random_state)
         rows = in_range(rows, 1) if self.rule.scale_free else rows
-        products = RowProducts(rows)
-        return self._result(products, products.norms(), inputs.blocks)
+        return self._result(RowProducts(rows), inputs.blocks)
 
 
 def rows_bytes(shape: Shape) -> int:
@@ -295,12 +280,10 @@ def in_range(values: np.ndarray, power: int) -> np.ndarray:
 
 def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
     """Return the strategy: rows if they are few, the Gram matrix if it fits, else a sketch."""
-    limit = selection.memory_limit
-    budget = task_budget(limit)
+    budget = task_budget(selection.memory_limit)
     if shape.n_samples < shape.n_features:
         on_rows = PicksOnRows(shape, selection, rule)
-        few = shape.n_samples <= RowSketch.of(shape, on_rows.n_selected, limit).n_rows
-        if few or on_rows.cost().client_bytes <= budget:
+        if shape.n_samples <= on_rows.sketch.n_rows or on_rows.cost().client_bytes <= budget:
             return on_rows
     fits = gram_bytes(shape, 0) <= budget
     return (PicksOnGram if fits else PicksOnSketch)(shape, selection, rule)

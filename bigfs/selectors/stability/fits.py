@@ -240,23 +240,26 @@ class SampledFits:
     @property
     def sample(self) -> Shape:
         """The shape of a sample; of CSR rows with as many entries as it may have by chance."""
-        size, shape = self.sample_size, self.shape
-        d, itemsize = shape.n_features, shape.itemsize
+        size, shape, d = self.sample_size, self.shape, self.shape.n_features
         if shape.n_entries is None:
-            rows = block_rows(d, itemsize)
-            return Shape(size, d, itemsize, rows, rows)
+            return self._dense
         mean = shape.n_entries / shape.n_samples
-        rows = min(size, rows_for(mean, itemsize))
+        rows = min(size, rows_for(mean, shape.itemsize))
         n_entries, largest = (int(min(d, mean * (1 + 4 / k**0.5)) * k) for k in (size, rows))
-        return Shape(size, d, itemsize, rows, rows, n_entries, largest)
+        return Shape(size, d, shape.itemsize, rows, rows, n_entries, largest)
+
+    @property
+    def _dense(self) -> Shape:
+        """The shape of a sample in dense form."""
+        d, itemsize = self.shape.n_features, self.shape.itemsize
+        rows = block_rows(d, itemsize)
+        return Shape(self.sample_size, d, itemsize, rows, rows)
 
     def _costs(self) -> list[StageCost]:
         """Return the cost of each stage of a fit."""
-        sample, d, itemsize = self.sample, self.shape.n_features, self.shape.itemsize
-        rows = block_rows(d, itemsize)
-        dense = Shape(self.sample_size, d, itemsize, rows, rows)
+        sample = self.sample
         costs = [
-            stage.choose(sample if stage.takes_entries(sample) else dense).cost()
+            stage.choose(sample if stage.takes_entries(sample) else self._dense).cost()
             for stage in _stages_of_fit(self.selection, self.quick)
         ]
         return [cost for cost in costs if cost is not None]
@@ -283,10 +286,9 @@ class SampledFits:
         kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
         missing = [fit for fit in range(n_fits) if load_state(_file(kept.path, fit)) is None]
         if len(missing) < n_fits:
+            finished = n_fits - len(missing)
             logger.info(
-                "stability: %d of %d fits were finished by an earlier run",
-                n_fits - len(missing),
-                n_fits,
+                "stability: %d of %d fits were finished by an earlier run", finished, n_fits
             )
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
@@ -392,11 +394,8 @@ def _consensus(
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
     # How counts are prepared is the same in all fits; a full run says it itself.
     prepared = preparation_notes(fits.selection)
-    noted = [
-        notes
-        for outcome in outcomes
-        if (notes := [note for note in outcome["notes"] if note not in prepared])
-    ]
+    noted = [[note for note in outcome["notes"] if note not in prepared] for outcome in outcomes]
+    noted = [notes for notes in noted if notes]
     summary = prepared if fits.quick else []
     if noted:
         summary.append(

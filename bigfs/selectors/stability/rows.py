@@ -123,11 +123,9 @@ class DrawnRows:
         X : ndarray or CSR block of shape (sample_size, n_features)
         numbers : ndarray of shape (sample_size,), int64
         """
-        X, parts = np.empty((0, 0)), []
-        if not self.sparse:
-            X = np.empty((self.sample_size, self.n_features), dtype=self.dtype)
-        numbers = np.empty(self.sample_size, dtype=np.int64)
-        filled = 0
+        size, parts, filled = self.sample_size, [], 0
+        X = np.empty((0 if self.sparse else size, self.n_features), dtype=self.dtype)
+        numbers = np.empty(size, dtype=np.int64)
         for block in range(self.n_blocks):
             with open_own(self.file(block)) as file, np.load(file, allow_pickle=False) as stored:
                 places = stored[f"fit{fit}"]
@@ -136,16 +134,13 @@ class DrawnRows:
                 end = filled + len(places)
                 numbers[filled:end] = stored["numbers"][places]
                 if self.sparse:
-                    parts.append(self._entries(stored)[places])
+                    shape = (len(stored["numbers"]), self.n_features)
+                    of_block = csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
+                    parts.append(of_block[places])
                 else:
                     np.take(stored["rows"], places, axis=0, out=X[filled:end])
                 filled = end
         return (stack(parts) if self.sparse else X), numbers
-
-    def _entries(self, stored: Any) -> Any:
-        """Return the rows of a block's file as a CSR block."""
-        shape = (len(stored["numbers"]), self.n_features)
-        return csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
 
 
 def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scratch) -> DrawnRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -93,8 +93,7 @@ def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> Produ
     # Against the first row: a span of one dimension less, and no mean that rounding blurs.
     basis, factor = qr((rows[1:] - rows[0]).T, mode="economic", overwrite_a=True)
     width = len(factor)
-    table = np.zeros((n, width))
-    table[1:] = factor.T
+    table = np.vstack([np.zeros(width), factor.T])
     M = np.zeros((width, width), order="F")
     M = _add_scatter(M, table, np.column_stack([np.arange(n), neighbors]), ridge)
     values, vectors = np.linalg.eigh(_mirrored(M))
@@ -214,13 +213,10 @@ def _gather(
     home = wanted // rows
     for other in np.unique(home):
         in_block = home == other
-        if other * rows == start:
-            table[in_block] = X[wanted[in_block] - start]
-        else:
-            low = int(wanted[in_block][0])
-            table[in_block] = reader.read(low, int(wanted[in_block][-1]) + 1)[
-                wanted[in_block] - low
-            ]
+        numbers = wanted[in_block]
+        low = start if other * rows == start else int(numbers[0])
+        theirs = X if low == start else reader.read(low, int(numbers[-1]) + 1)
+        table[in_block] = theirs[numbers - low]
     return table
 
 
@@ -236,10 +232,8 @@ _COLUMNS = 600
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
     """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
     parameters = selection.parameters
-    kind = SparseProjection
-    if parameters.gamma != 0 and _is_product(shape, shape.n_features, parameters.n_clusters):
-        kind = ProjectionOfFewRows
-    return kind(shape, selection)
+    few = parameters.gamma != 0 and _is_product(shape, shape.n_features, parameters.n_clusters)
+    return (ProjectionOfFewRows if few else SparseProjection)(shape, selection)
 
 
 def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
@@ -250,19 +244,21 @@ def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
 class SparseProjection(Strategy):
     """One pass sums up the neighborhoods; the client iterates on matrices of n_features^2."""
 
+    loads: ClassVar[tuple[str, ...]] = ()
+
     def cost(self) -> StageCost:
-        """Return the cost of the pass and of the client's matrices."""
+        """Return the cost of the pass that finds the unit, and of the steps."""
+        by_unit, steps = self.parameters.unit == "rms", self._steps()
+        steps = (moments_step(self.shape), *steps) if by_unit else steps
+        return StageCost(steps, loads=self.loads, at_most=by_unit)
+
+    def _steps(self) -> tuple[Step, ...]:
+        """Return the pass over the neighborhoods, and the client's matrices."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
         seconds = _iterations_seconds(self.parameters.max_iter, d, d)
         iteration = Step(what, sparse_basis_bytes(d), by_client=True, seconds=seconds)
-        scatter = scatter_step(self.shape, self.selection.used_graph.n_neighbors)
-        steps = (*self._unit_steps(), scatter, iteration)
-        return StageCost(steps, at_most=self.parameters.unit == "rms")
-
-    def _unit_steps(self) -> tuple[Step, ...]:
-        """Return the pass that finds the unit."""
-        return (moments_step(self.shape),) if self.parameters.unit == "rms" else ()
+        return scatter_step(self.shape, self.selection.used_graph.n_neighbors), iteration
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the projection's row norms; details are the attributes of `UDFS`."""
@@ -318,15 +314,16 @@ class SparseProjection(Strategy):
 class ProjectionOfFewRows(SparseProjection):
     """Fewer rows than features: the client holds them, which takes less than n_features^2."""
 
-    def cost(self) -> StageCost:
-        """Return the cost of reading the rows and of the client's matrices."""
+    loads = LOADS
+
+    def _steps(self) -> tuple[Step, ...]:
+        """Return the reading of the rows, with the client's matrices."""
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
         seconds = _iterations_seconds(self.parameters.max_iter, n, d)
-        rows = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True, seconds=seconds)
-        steps, at_most = (*self._unit_steps(), rows), self.parameters.unit == "rms"
-        return StageCost(steps, loads=LOADS, at_most=at_most)
+        step = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True, seconds=seconds)
+        return (step,)
 
     def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)

@@ -112,23 +112,17 @@ class AnnotatedTree:
             raise InputError(f"{self.uri} is no AnnData: it has no frame {name!r}. Write it again.")
         return node
 
-    def field(self, frame: str, name: str) -> Any:
-        """Return a column of a frame of a version before 0.7."""
-        return self.read(frame)[name]
-
     def index(self, frame: str, n_rows: int) -> parts.StoredTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
-            return parts.held_texts(self.field(frame, node.dtype.names[0]))
+            return parts.held_texts(self.read(frame)[node.dtype.names[0]])
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
-        held = self.find(name)
-        if hasattr(held, "shape"):
-            parts.check_length(held.shape, n_rows, frame, self.uri)
-            return parts.StoredTexts(self.place(name))
-        values = self.read(name)
+        values = self.find(name)
+        is_array = hasattr(values, "shape")
+        values = values if is_array else self.read(name)
         parts.check_length(values.shape, n_rows, frame, self.uri)
-        return parts.held_texts(values)
+        return parts.StoredTexts(self.place(name)) if is_array else parts.held_texts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -156,7 +150,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
         known = obs.dtype.names[1:] if is_old else obs.attrs.get("column-order", ())
         if name not in known:
             raise no_column(f"obs of {path}", name, known)
-        values = tree.field("obs", name) if is_old else tree.read(f"obs/{name}")
+        values = tree.read("obs")[name] if is_old else tree.read(f"obs/{name}")
         # Of anndata 0.7, and before.
         categories = f"uns/{name}_categories" if is_old else f"obs/__categories/{name}"
         if tree.find(categories) is not None:
@@ -413,11 +407,9 @@ def open_object(adata: Any, options: Options) -> Source:
 
 def _matrix(X: Any, uri: str) -> Source:
     """Open a matrix of an AnnData in memory."""
-    group = getattr(X, "group", None)
-    if group is not None:  # a sparse matrix on disk
-        return open_element(group, partial(parts.open_here, group), uri)
-    if type(X).__module__.startswith(("h5py", "zarr")):
-        return open_element(X, partial(parts.open_here, X), uri)
+    stored = getattr(X, "group", X)  # of a sparse matrix on disk
+    if type(stored).__module__.startswith(("h5py", "zarr")):
+        return open_element(stored, partial(parts.open_here, stored), uri)
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):

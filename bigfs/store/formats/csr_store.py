@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,10 +59,9 @@ class StoredCSR(csr.RandomAccessSparse):
             self.sources = attributes.get("sources", ())
             names = attributes.get("feature_names")
             self.feature_names = None if names is None else [str(name) for name in names]
-            if self.chunk_rows < 1 or len(self.stored_entries) != -(
-                -self.n_samples // self.chunk_rows
-            ):
-                raise ValueError(f"{len(self.stored_entries)} blocks for {self.n_samples} rows")
+            n_blocks = len(self.stored_entries)
+            if self.chunk_rows < 1 or n_blocks != -(-self.n_samples // self.chunk_rows):
+                raise ValueError(f"{n_blocks} blocks for {self.n_samples} rows")
         except (KeyError, TypeError, ValueError, SyntaxError) as error:
             raise CorruptStoreError(
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
@@ -132,10 +132,9 @@ class StoredCSR(csr.RandomAccessSparse):
 
         name = f"X/{i}/{part}"
         try:
-            store = zarr_store(as_location(self._path) / name, strict=True)
-            array = zarr.open_array(store, mode="r")
-            chunk = as_location(self._path) / name / "c/0"
-            if array.size and isinstance(chunk, Path) and not chunk.is_file():
+            place = as_location(self._path) / name
+            array = zarr.open_array(zarr_store(place, strict=True), mode="r")
+            if array.size and isinstance(place, Path) and not (place / "c/0").is_file():
                 raise FileNotFoundError("c/0")  # it would read as zeros
             return np.asarray(array[:])
         except StorageError:
@@ -197,14 +196,10 @@ class StoreWriter:
             dimension_names=("sample",),
             config=self._packing["config"],
         )
-        start, held = 0, []
-        for piece in pieces:
-            held += piece
-            while len(held) >= chunk:
-                ids[start : start + chunk] = np.array(held[:chunk], dtype=object)
-                start, held = start + chunk, held[chunk:]
-        if held:
-            ids[start:] = np.array(held, dtype=object)
+        texts, start = chain.from_iterable(pieces), 0
+        while held := list(islice(texts, chunk)):
+            ids[start : start + chunk] = np.array(held, dtype=object)
+            start += chunk
 
     def finish(self, **attributes: Any) -> None:
         """Set the attributes that make the group a store."""

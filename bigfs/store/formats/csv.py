@@ -115,10 +115,9 @@ class TextTable(Table):
         """Return as many lines of the mean length of the first piece as the file has room for."""
         if self._path.name.lower().endswith(tuple(PACKED)):
             return None
-        for _, piece in self._pieces():
-            count = piece.count(b"\n") + (not piece.endswith(b"\n"))
-            return max(2, round(self._path.stat().st_size * count / len(piece)))
-        return None
+        _, piece = next(self._pieces(), (1, b""))
+        count = piece.count(b"\n") + (not piece.endswith(b"\n"))
+        return max(2, round(self._path.stat().st_size * count / len(piece))) if piece else None
 
     def content_of(self, column: str) -> str:
         """Return the first text in a column, and where it is."""
@@ -270,12 +269,7 @@ class TextTable(Table):
                 first = (wrong[0], name, texts[wrong[0]])
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
-            name, reason = self._first_unlike(piece, line, {name: kinds[name] for name in columns})
-            raise InputError(
-                f"{self.uri}: column {name!r} begins with dates, or with true and false, but has "
-                f"other cells from line {line} on: {reason}. Leave it out (input.columns), or "
-                "correct it."
-            )
+            raise self._unlike(piece, line, kinds)
         i, name, text = first
         shown = f" ({name!r})" if self.named else ""
         raise InputError(
@@ -285,15 +279,20 @@ class TextTable(Table):
             "columns from 0."
         )
 
-    def _first_unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the first column that has cells of another type, and what is wrong with one."""
+    def _unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> InputError:
+        """Return the error for the first column that has cells of another type."""
         import pyarrow as pa
 
         for name, kind in kinds.items():
             try:
                 self._parse(piece, line, {name: kind})
             except pa.ArrowInvalid as error:
-                return name, str(error).rpartition(": ")[2].rstrip(".")
+                reason = str(error).rpartition(": ")[2].rstrip(".")
+                return InputError(
+                    f"{self.uri}: column {name!r} begins with dates, or with true and false, but "
+                    f"has other cells from line {line} on: {reason}. Leave it out "
+                    "(input.columns), or correct it."
+                )
         raise AssertionError("all cells are of the types of their columns")
 
     def _describe(self, text: str, line: int) -> str:
@@ -312,11 +311,10 @@ class TextTable(Table):
         import pyarrow as pa
         import pyarrow.types as types
 
-        for line, piece in self._pieces():
-            first = self._parse(piece, line, dict.fromkeys(self._all))
-            break
-        else:
+        line, piece = next(self._pieces(), (1, b""))
+        if not piece:
             return {name: pa.float64() for name in names if name}
+        first = self._parse(piece, line, dict.fromkeys(self._all))
         known: dict[str, Any] = {}
         for name, values in zip(names, first.columns, strict=True):
             kind = values.type
@@ -428,7 +426,7 @@ class TextTable(Table):
             comment = rb"[ \t]*" + re.escape(mark) + rb"[^\r\n]*"
             if self._width == 1:  # where an empty line is a missing value
                 piece = re.sub(rb"(?m)^" + comment + rb"\r?\n", b"", piece)
-            piece = re.sub(self._quoted + rb"|" + comment, _kept_if_quoted, piece)
+            piece = re.sub(rb"(" + self._quoted + rb")|" + comment, rb"\1", piece)
         if self._blanks:
             piece = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", piece)
             blanks = self._quoted + rb"|[ \t]+" if b'"' in piece else rb"[ \t]+"
@@ -504,11 +502,6 @@ def _end_of_records(text: bytes, quoted: bytes) -> int:
             if start < end <= stop:
                 end = text.rfind(b"\n", 0, start) + 1
     return end
-
-
-def _kept_if_quoted(match: re.Match[bytes]) -> bytes:
-    """Return a cell in quotes as it is, and nothing for a comment."""
-    return match[0] if match[0][:1] == b'"' else b""
 
 
 def _possible(words: list[str], piece: bytes) -> list[str]:

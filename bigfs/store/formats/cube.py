@@ -130,11 +130,10 @@ class CubeSource(Source):
         self._axes = axes_of(features, dims, shape, uri)
         self._others = [i for i in range(len(shape)) if i not in self._axes]
         self._shape, self.n_features = shape, math.prod(shape[i] for i in self._axes)
-        self.n_samples = math.prod(shape[i] for i in self._others)
+        self._sizes = [shape[i] for i in self._others]
+        self.n_samples = math.prod(self._sizes)
         check_shape((self.n_samples, self.n_features), uri)
-        self.grid = {
-            "dims": [dims[i] for i in self._others], "shape": [shape[i] for i in self._others],
-        }  # fmt: skip
+        self.grid = {"dims": [dims[i] for i in self._others], "shape": self._sizes}
         self.feature_names = as_names(names, self.n_features)
         self._no_data, self._decode = no_data, decode
         decoded = self._stored if decode is None else decode(np.zeros((1, 1), self._stored)).dtype
@@ -147,7 +146,7 @@ class CubeSource(Source):
 
     def _plan(self) -> None:
         """Choose what is read at once: lines along a dimension, of as many rows as fit a piece."""
-        sizes = [self._shape[i] for i in self._others]
+        sizes = self._sizes
         row_bytes = self.n_features * self.dtype.itemsize
         below = [math.prod(sizes[i + 1 :]) * row_bytes for i in range(len(sizes))]
         fits = [i for i, size in enumerate(below) if size <= _PIECE_BYTES]
@@ -203,9 +202,8 @@ class CubeSource(Source):
 
     def _pieces(self, array: Any) -> Iterator[np.ndarray]:
         """Yield rows as they are stored, in order."""
-        sizes = [self._shape[i] for i in self._others]
-        n_lines = sizes[self._level]
-        for prefix in np.ndindex(*sizes[: self._level]):
+        n_lines = self._sizes[self._level]
+        for prefix in np.ndindex(*self._sizes[: self._level]):
             if self._thick:
                 for start in range(0, n_lines, self._thick):
                     stop = min(start + self._thick, n_lines)
@@ -219,7 +217,7 @@ class CubeSource(Source):
         self, array: Any, prefix: tuple[int, ...], start: int, stop: int
     ) -> Iterator[np.ndarray]:
         """Yield the rows of some lines, of which each chunk is read once, by way of scratch."""
-        sizes = [self._shape[i] for i in self._others[self._level + 1 :]]
+        sizes = self._sizes[self._level + 1 :]
         d = self.n_features
         n_along, inner = [*sizes, 1][0], math.prod(sizes[1:])
         # Lines that are read in parts are put in order one by one.

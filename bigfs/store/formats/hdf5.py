@@ -127,12 +127,12 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
         from bigfs.store.formats import mat  # which reads version 7.3 by this module
 
         reader = mat.open_file if mat.is_hdf5(path) else open_array
-        opened: Source = reader(path, variable, **settings)
-        return opened
-    if not kind.module:
+    elif not kind.module:
         raise InputError(f"{path} is {kind.what}, which is not read. {kind.cure}")
-    _check(path, kind.what, kind.takes, settings)
-    opened = kind.reader.open_file(path, variable, **settings)
+    else:
+        _check(path, kind.what, kind.takes, settings)
+        reader = kind.reader.open_file
+    opened: Source = reader(path, variable, **settings)
     return opened
 
 

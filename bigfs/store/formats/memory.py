@@ -21,7 +21,7 @@ from bigfs.core.units import format_bytes
 from bigfs.runtime.scope import dask_get
 from bigfs.store.columns import ALL_FEATURES, Column, Roles, refuse_unusable
 from bigfs.store.csr import CSRSource, SparseSource, as_block
-from bigfs.store.formats.parts import ArrayByRows, open_here
+from bigfs.store.formats.parts import ArrayByRows, in_blocks, open_here
 from bigfs.store.source import (
     Options,
     RandomAccessSource,
@@ -55,16 +55,15 @@ class ArraySource(ArrayByRows):
 class FrameSource(RandomAccessSource):
     """A pandas frame whose columns are all numbers; converted block by block."""
 
-    shareable = False
+    uri, shareable = "X", False
 
     def __init__(
         self,
         frame: Any,
-        uri: str = "X",
         roles: Roles = ALL_FEATURES,
         distinct: Callable[[str], Any] | None = None,
     ) -> None:
-        self.uri, self._all = uri, frame
+        self._all, uri = frame, self.uri
         self._frame = frame = _plain_frame(frame)
         # A part of a frame may have no rows.
         n_rows = len(frame) if roles.partitions is None else max(len(frame), 2)
@@ -284,7 +283,7 @@ class DaskFrameSource(Source):
         self.uri, self.index, self._X = "X", roles.index, X
         # The types of the columns are known without reading.
         part = replace(roles, partitions={})
-        meta = FrameSource(X._meta, self.uri, part, distinct=self._distinct)
+        meta = FrameSource(X._meta, part, distinct=self._distinct)
         self.n_features, self.dtype = meta.n_features, meta.dtype
         self.feature_names, self.notes = meta.feature_names, meta.notes
         self.categories = meta.categories
@@ -327,7 +326,7 @@ class DaskFrameSource(Source):
 
     def _part(self, i: int) -> FrameSource:
         frame = self._X.partitions[i].compute(scheduler=dask_get())
-        return FrameSource(frame, self.uri, self._roles)
+        return FrameSource(frame, self._roles)
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""
@@ -408,9 +407,7 @@ class SparseDaskSource(SparseSource, DaskSource):
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         for start, stop in self._bands(rows):
-            band = as_block(self._compute(start, stop), self.dtype)
-            for first in range(0, stop - start, rows):
-                yield band[first : first + rows]
+            yield from in_blocks(as_block(self._compute(start, stop), self.dtype), rows)
 
 
 def open_dask(X: Any) -> DaskSource:
@@ -425,7 +422,7 @@ def open_object(X: Any, options: Options) -> Source | None:
     if root == "dask":
         return DaskFrameSource(X, options.roles) if is_frame(X) else open_dask(X)
     if is_pandas(X):
-        return FrameSource(X, roles=options.roles)
+        return FrameSource(X, options.roles)
     if is_frame(X) and root != "pandas":
         return TableSource(open_arrow(X), options.roles)
     # An array of HDF5 is read by slices, as one in memory is.

@@ -92,6 +92,12 @@ def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> No
         )
 
 
+def in_blocks(rows: Any, size: int) -> Iterator[Any]:
+    """Yield some rows as consecutive blocks of at most ``size`` rows."""
+    for start in range(0, rows.shape[0], size):
+        yield rows[start : start + size]
+
+
 class ArrayByRows(RandomAccessSource):
     """A dense array, read where it lies."""
 
@@ -310,9 +316,8 @@ class ByBands(_SomeFeatures):
         for start, stop, records in self._bands(pointers, rows):
             values = as_floats(records["value"][None], self.dtype, self.uri, start)[0]
             content = (values, (records["row"] - start, records["column"]))
-            band = self._block(coo_array(content, shape=(stop - start, self._n_columns)).tocsr())
-            for first in range(0, stop - start, rows):
-                yield band[first : first + rows]
+            band = coo_array(content, shape=(stop - start, self._n_columns)).tocsr()
+            yield from in_blocks(self._block(band), rows)
 
     @property
     def _record(self) -> np.dtype:

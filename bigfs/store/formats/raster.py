@@ -51,9 +51,7 @@ class _Picture:
         from rasterio.windows import Window
 
         bands, lines, pixels = key
-        window = Window(
-            pixels.start, lines.start, pixels.stop - pixels.start, lines.stop - lines.start
-        )
+        window = Window.from_slices(lines, pixels)
         indexes = list(range(bands.start + 1, bands.stop + 1))
         values = self._file.read(indexes, window=window, masked=True)
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8:

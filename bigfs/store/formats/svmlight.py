@@ -14,6 +14,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.csr import CSRLayout, SparseSource, as_block, rows_for
+from bigfs.store.formats.parts import in_blocks
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, check_shape
@@ -30,17 +31,16 @@ class SvmlightSource(SparseSource):
     def __init__(self, path: Location) -> None:
         self.uri, self._path = str(path), path.absolute()
         self.dtype = np.dtype(np.float64)
-        first, last, n_rows, self._n_entries, largest = 2**31, -1, 0, 0, 0
+        first, last, n_rows, self._n_entries, self._largest_row = 2**31, -1, 0, 0, 0
         for X, _ in _pieces(path):
             n_rows += X.shape[0]
             self._n_entries += X.nnz
             if X.nnz:
                 first, last = min(first, X.indices.min()), max(last, X.indices.max())
-                largest = max(largest, int(np.diff(X.indptr).max()))
+                self._largest_row = max(self._largest_row, int(np.diff(X.indptr).max()))
         # As scikit-learn does: from 1, unless a feature is 0.
         self._first = min(int(first), 1)
         self.n_samples, self.n_features = n_rows, int(last) + 1 - self._first
-        self._largest_row = largest
         check_shape((n_rows, max(0, self.n_features)), self.uri)
         self.held_bytes = 12 * _PIECE_BYTES
 
@@ -65,9 +65,7 @@ class SvmlightSource(SparseSource):
                 raise InputError(
                     f"{self.uri} has changed since it was opened. Run again."
                 ) from None
-            block = as_block(block, self.dtype)
-            for start in range(0, block.shape[0], rows):
-                yield block[start : start + rows]
+            yield from in_blocks(as_block(block, self.dtype), rows)
 
 
 def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:

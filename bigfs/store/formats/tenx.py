@@ -64,8 +64,7 @@ def open_file(
         about = [f"{genome}/features/{name}" for name in ("name", "id", "feature_type")]
         if hdf5.find(file, f"{genome}/features", uri) is None:
             about = [f"{genome}/gene_names", f"{genome}/genes"]
-        about = [name for name in about if hdf5.find(file, name, uri) is not None]
-        texts = [_texts(file, path, name, source.n_features) for name in about]
+        texts = _texts(file, path, about, source.n_features)
         if len(texts) < 2:
             raise InputError(f"{uri}: {genome} has no names of features. Write it again.")
         source.index = _BARCODE
@@ -82,9 +81,8 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     matrix = partial(hdf5.open_member, str(path.absolute()), name)
     rows = CubeSource(uri, partial(open_transposed, matrix), None, None)
     source = DenseAsSparse(rows)
-    known = (f"row_attrs/{key}" for key in ("Gene", "var_names", "Accession"))
-    about = [name for name in known if hdf5.find(file, name, uri) is not None]
-    genes = [_texts(file, path, name, source.n_features) for name in about]
+    about = [f"row_attrs/{key}" for key in ("Gene", "var_names", "Accession")]
+    genes = _texts(file, path, about, source.n_features)
     if genes:
         source.feature_names = unique_names(genes[0], genes[-1], uri)
     for key in ("obs_names", "CellID"):  # of anndata, and of all others
@@ -94,8 +92,11 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     return source
 
 
-def _texts(file: Any, path: Location, name: str, length: int) -> list[str]:
-    return all_texts(_stored_texts(file, path, name, length), length, str(path))
+def _texts(file: Any, path: Location, names: list[str], length: int) -> list[list[str]]:
+    """Return the texts of those of some arrays that are there."""
+    uri = str(path)
+    there = [name for name in names if hdf5.find(file, name, uri) is not None]
+    return [all_texts(_stored_texts(file, path, name, length), length, uri) for name in there]
 
 
 def _stored_texts(file: Any, path: Location, name: str, length: int) -> StoredTexts:
@@ -126,10 +127,8 @@ def of_types(
         Those to read. None: genes, or the only ones.
     """
     counts = Counter(types or ())
-    if feature_types is None:
-        wanted = [GENES] if GENES in counts else list(counts)
-    else:
-        wanted = list(feature_types)
+    usual = [GENES] if GENES in counts else list(counts)
+    wanted = usual if feature_types is None else list(feature_types)
     known = listed(sorted(counts)) if counts else "no types of features"
     unknown = [name for name in wanted if name not in counts]
     if unknown:

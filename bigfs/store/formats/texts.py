@@ -186,11 +186,8 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
     settings : dict
         Those that differ from the default; empty where nothing better is seen.
     """
-    settings: dict[str, Any] = {}
-    encoding = encoding_of(begin)
-    if encoding != "utf-8":
-        settings["encoding"] = encoding
-    text = begin.decode(encoding, errors="replace").lstrip("\ufeff")
+    settings: dict[str, Any] = {"encoding": encoding_of(begin)}
+    text = begin.decode(settings["encoding"], errors="replace").lstrip("\ufeff")
     lines = [line for line in text.splitlines() if line.strip()][: _LOOKED_AT_LINES + 1]
     lines = lines[:-1] if len(lines) > _LOOKED_AT_LINES else lines
     for mark in "#%":
@@ -202,18 +199,14 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
     delimiter, skipped, rows = _best_delimiter(lines, default.delimiter)
     if not rows:
         return {}
-    if delimiter != default.delimiter:
-        settings["delimiter"] = delimiter
-    if skipped:
-        settings["skip_rows"] = text.splitlines().index(lines[skipped])
+    settings["delimiter"] = delimiter
+    settings["skip_rows"] = text.splitlines().index(lines[skipped]) if skipped else 0
     cells = [cell.strip() for row in rows[1:] for cell in row]
     commas = sum(_COMMA_NUMBER.fullmatch(cell) is not None for cell in cells)
-    decimal = "."
-    if delimiter != "," and commas > sum(_POINT_NUMBER.fullmatch(c) is not None for c in cells):
-        settings["decimal"] = decimal = ","
-    if words := _missing_words(rows[1:], decimal):
-        settings["na_values"] = words
-    return settings
+    points = sum(_POINT_NUMBER.fullmatch(cell) is not None for cell in cells)
+    settings["decimal"] = "," if delimiter != "," and commas > points else "."
+    settings["na_values"] = _missing_words(rows[1:], settings["decimal"])
+    return {key: v for key, v in settings.items() if v and v != getattr(default, key)}
 
 
 def encoding_of(begin: bytes) -> str:

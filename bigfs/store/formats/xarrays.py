@@ -222,11 +222,8 @@ def decoded(
     ``settings`` are further ones of a `CubeSource`.
     """
     kept = _meaningful(attributes)
-
-    def decode(rows: np.ndarray) -> np.ndarray:
-        return _unpacked(uri, rows, kept)
-
-    return CubeSource(uri, place, dims, **settings, decode=decode if kept else None)
+    decode = partial(_unpacked, uri, attributes=kept) if kept else None
+    return CubeSource(uri, place, dims, **settings, decode=decode)
 
 
 def _unpacked(uri: str, values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:

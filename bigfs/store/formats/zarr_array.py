@@ -23,7 +23,7 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.formats import xarrays, zarr_stores
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
-from bigfs.store.formats.parts import PARTS, ArrayByRows, StoredTexts, open_here
+from bigfs.store.formats.parts import PARTS, ArrayByRows, StoredTexts, in_blocks, open_here
 from bigfs.store.location import METADATA_BYTES, Location, as_location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
@@ -163,7 +163,8 @@ def open_array(
         names = None if source is None else source.feature_names
         with_names = attributes if names is None else {**attributes, "feature_names": names}
         matrix = ZarrSource(array, uri, member, dict(with_names))
-        if ours or matrix.chunk_rows == 1 or matrix.band_bytes <= _BAND_BYTES:
+        n_values = min(matrix.chunk_rows, matrix.n_samples) * matrix.n_features  # of a band
+        if ours or matrix.chunk_rows == 1 or n_values * matrix.dtype.itemsize <= _BAND_BYTES:
             return matrix
     if folder is not None:
         zarr_stores.expect(array)
@@ -322,11 +323,6 @@ class ZarrSource(ArrayByRows):
             )  # fmt: skip
         return rows
 
-    @property
-    def band_bytes(self) -> int:
-        """Size of the chunks beside each other."""
-        return min(self.chunk_rows, self.n_samples) * self.n_features * self.dtype.itemsize
-
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
         size = int(array.dtype.itemsize)
@@ -359,9 +355,7 @@ class ZarrSource(ArrayByRows):
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
         band = max(rows, self.chunk_rows) // self.chunk_rows * self.chunk_rows
         for start in range(0, self.n_samples, band):
-            block = self.read(start, min(start + band, self.n_samples))
-            for first in range(0, len(block), rows):
-                yield block[first : first + rows]
+            yield from in_blocks(self.read(start, min(start + band, self.n_samples)), rows)
 
     # 50,000 names are a megabyte.
     beside_tasks = MappingProxyType({"feature_names": None, "_dropped": ()})

@@ -188,14 +188,9 @@ class KeptFiles(LocalStore):
         """Return the same store, with or without the right to write."""
         return KeptFiles(self.root, read_only=read_only, owner=self.owner)
 
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
+    async def get(self, key: str, *args: Any, **options: Any) -> Buffer | None:
         """Return a file or a range of it."""
-        return self._checked(key, await super().get(key, prototype, byte_range))
+        return self._checked(key, await super().get(key, *args, **options))
 
     def get_sync(self, key: str, **options: Any) -> Buffer | None:
         """Return a file or a range of it."""

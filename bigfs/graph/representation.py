@@ -336,8 +336,7 @@ def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: 
     for first, last in blocks.bounds:
         rows = kept[first:last]
         part = source.read(int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
-        unusable = first_unusable(part)
-        if unusable is not None:
+        if (unusable := first_unusable(part)) is not None:
             row, column, value = unusable
             where = f"row {int(rows[row])}, column {column}"
             raise InputError(f"{source.uri}: {where} is {value}. {FROM_0}")

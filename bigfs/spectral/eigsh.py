@@ -190,9 +190,8 @@ def _smallest(
     try:
         # Where the Krylov space ends ARPACK goes on from a random vector: of our seed, not of its.
         theta, vectors = eigsh(
-            linear, k=k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS,
-            rng=generator,
-        )  # fmt: skip
+            linear, k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS, rng=generator
+        )
     except ArpackError as error:  # also where few eigenvalues differ: no shifts are left
         raise Stalled(
             f"spectral: {len(getattr(error, 'eigenvalues', ()))} of {k} eigenvectors converged to "

@@ -105,7 +105,8 @@ def _open_uri(uri: str, options: Options) -> Source:
     if path is None:
         options.check(uri, ())
         check_no_variable(uri, options.variable)
-        return chosen_columns(SklearnSource(uri), options.roles)
+        known: Source = SklearnSource(uri)
+        return chosen_columns(transposed(known) if options.transpose else known, options.roles)
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
     try:

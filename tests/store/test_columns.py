@@ -6,7 +6,7 @@ import csv
 import json
 import logging
 import shlex
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bigfs.core.errors import ConfigError, InputError
 from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.registry import make_config
+from bigfs.store.columns import in_order
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import read_values
 from bigfs.store.source import open_matrix
@@ -443,3 +444,8 @@ def test_a_run_on_a_store_reads_the_columns_that_are_chosen(tmp_path: Path) -> N
     result = bigfs.run(settings)
     assert result.feature_names == BANDS[:20]
     np.testing.assert_allclose(result.scores, X[:, :20].var(axis=0))
+
+
+def test_values_without_a_number_are_last_in_the_order_of_their_texts() -> None:
+    for values in permutations(["nan", "NaN", "2", "10", "-nan"]):
+        assert in_order(values) == ("2", "10", "-nan", "NaN", "nan")

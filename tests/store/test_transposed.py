@@ -115,3 +115,10 @@ def test_a_file_on_its_side_that_changes_while_it_is_read_is_refused(
             source.check_unchanged()
     with pytest.raises(InputError, match="changed while it was read"):
         source.check_unchanged()
+
+
+def test_a_set_of_scikit_learn_is_turned() -> None:
+    source, upright = (open_matrix("sklearn:iris", transpose=turn) for turn in (True, False))
+    assert (source.n_samples, source.n_features) == (4, 150)
+    rows, columns = (np.concatenate(list(s.iter_blocks(1000))) for s in (source, upright))
+    np.testing.assert_array_equal(rows, columns.T)

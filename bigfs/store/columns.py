@@ -167,12 +167,11 @@ def in_order(values: Iterable[str]) -> tuple[str, ...]:
     """Return values in order: by number where all are numbers, else as texts."""
     values = set(values)
     try:
-        # Of texts of one number, such as 1 and 01, and of nan the text decides.
-        numbers = {v: float(v) for v in values}
-        # Two nan are not equal: one number stands for all of them.
-        return tuple(
-            sorted(values, key=lambda v: (math.isnan(x := numbers[v]), 0 if x != x else x, v))
-        )
+        # Of texts of one number, such as 1 and 01, the text decides. So it does of nan, which come
+        # last: they do not compare as numbers.
+        numbers = {text: float(text) for text in values}
+        of_nan = {text: math.isnan(number) for text, number in numbers.items()}
+        return tuple(sorted(values, key=lambda v: (of_nan[v], of_nan[v] or numbers[v], v)))
     except ValueError:
         return tuple(sorted(values))
 

@@ -31,10 +31,6 @@ _KINDS: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 # Bytes of numbers, inf and nan.
 _NUMBERS = b"0123456789+-.eEdD \t\r\nnaifNAIFty"
-# What pyarrow reads as scipy does.
-_PLAIN = b"0123456789.-eE \n"
-# What a line break is followed by where an empty line may come.
-_BLANK = (b"\n\n", b"\n\r", b"\n ", b"\n\t")
 _HALVES = ("symmetric", "skew-symmetric")
 
 
@@ -80,57 +76,32 @@ class _Text:
 
     def pieces(self) -> Iterator[Any]:
         """Yield what scipy reads of some lines at a time: entries, or one column of values."""
-        from scipy.io import mmread
-
-        kind = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}"
         with open_text(self.path) as file:
             _header(file)
             for piece in whole_lines(file, _PIECE_BYTES, self.path):
-                if (entries := self._plain(piece)) is not None:
-                    yield entries
+                if not (lines := piece.strip(b"\r\n\t ")):
                     continue
-                lines = piece.strip(b"\r\n\t ")
-                # Looked for first: the expression takes as long as half of scipy's reading.
-                if any(blank in lines for blank in _BLANK):
-                    lines = re.sub(rb"\n\s*\n", b"\n", lines)
-                if not lines:
-                    continue
+                what = f"{self.path}: a line is not a row, a column and a value"
                 # scipy reads past the end of its memory where another byte ends a number.
                 if lines.translate(None, _NUMBERS):
-                    raise _damaged(self.path, "a line is not a row, a column and a value")
-                count = lines.count(b"\n") + 1
-                sizes = (count, 1) if self.form == "array" else (*self.sizes[:2], count)
-                what = f"{self.path}: a line is not a row, a column and a value"
-                with refusing(what, ValueError, OverflowError):
-                    header = f"{kind}\n{' '.join(map(str, sizes))}\n"
-                    yield mmread(io.BytesIO(header.encode() + lines + b"\n"))
+                    raise InputError(f"{what}. Write it again.")
+                try:
+                    read = self._read(lines)
+                except (ValueError, OverflowError):
+                    # Without empty lines, which are looked for late: that takes as long as reading.
+                    with refusing(what, ValueError, OverflowError):
+                        read = self._read(re.sub(rb"\n\s*\n", b"\n", lines))
+                yield read
 
-    def _plain(self, lines: bytes) -> Any:
-        """Return entries as pyarrow reads them, in a third of scipy's time.
+    def _read(self, lines: bytes) -> Any:
+        """Return what scipy reads of some lines; an empty one is an error."""
+        from scipy.io import mmread
 
-        None where lines are not a row, a column and a number with one blank between them, within
-        the sizes: scipy reads, or refuses, what is spelled otherwise.
-        """
-        import pyarrow as pa
-        from pyarrow import csv
-        from scipy.sparse import coo_array
-
-        is_read = (self.form, self.symmetry) == ("coordinate", "general") and self.kind != "pattern"
-        if not is_read or lines.translate(None, _PLAIN):
-            return None
-        value = pa.from_numpy_dtype(_KINDS[self.kind])
-        types = {"row": pa.int64(), "column": pa.int64(), "value": value}
-        reading = csv.ReadOptions(
-            use_threads=False, block_size=len(lines) + 1, column_names=list(types)
-        )
-        parsing = csv.ParseOptions(delimiter=" ", quote_char=False)
-        converting = csv.ConvertOptions(column_types=types, null_values=[])
-        try:
-            table = csv.read_csv(pa.BufferReader(lines), reading, parsing, converting)
-            rows, columns, values = (column.to_numpy() for column in table.columns)
-            return coo_array((values, (rows - 1, columns - 1)), shape=self.sizes[:2])
-        except ValueError:
-            return None
+        count = lines.count(b"\n") + 1
+        sizes = (count, 1) if self.form == "array" else (*self.sizes[:2], count)
+        header = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}\n"
+        header += f"{' '.join(map(str, sizes))}\n"
+        return mmread(io.BytesIO(header.encode() + lines + b"\n"))
 
     def values(self) -> np.ndarray:
         """Return all values of an array."""
@@ -144,7 +115,7 @@ class _Text:
 class MarketSource(ByBands):
     """A Matrix Market file of entries.
 
-    The text is read twice: entries of the rows are counted, and then put in order of rows.
+    The text is read twice if it has many entries; see `ByBands`.
 
     Parameters
     ----------

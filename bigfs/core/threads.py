@@ -1,6 +1,6 @@
 """Kernels: compiled by numba, which is imported when the first one needs it, and one thread each.
 
-The same bits follow whatever the number of workers.
+The same bits follow whatever the number of workers. And headers of arrays, which are parsed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 # OpenBLAS has one thread pool for the process, while tasks run in several of its threads: the
 # first task in sets its limit and the last one out restores it, or one task's exit would give
@@ -86,6 +88,18 @@ def _take_control() -> None:
 
     if hasattr(OpenBLASController, "clear_controlling_thread"):
         OpenBLASController.clear_controlling_thread(force=True)
+
+
+def parsed(read: Callable[..., T], *args: object) -> T:
+    """Return ``read(*args)``, which parses the header of an array; called again where that fails.
+
+    A header is Python text. CPython up to 3.11.7 and 3.12.1 has one depth of parsing for all
+    threads, and raises a SystemError where they mix (issue 106905 of its own).
+    """
+    for _ in range(9):
+        with suppress(SystemError):
+            return read(*args)
+    return read(*args)
 
 
 @cache

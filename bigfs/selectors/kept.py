@@ -11,11 +11,13 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import StorageError
+from bigfs.core.threads import parsed
 from bigfs.runtime.scope import active_client, crosses_processes
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.pages import open_own
@@ -50,8 +52,9 @@ def load_state(place: Location | None) -> Any:
     try:
         # A file of ours: numpy would leave it open where it is damaged.
         with open_own(place) as file, np.load(file, allow_pickle=False) as stored:
-            arrays = [stored[f"arr_{number}"] for number in range(len(stored.files) - 1)]
-            text = str(stored["text"])
+            get = partial(parsed, stored.__getitem__)
+            arrays = [get(f"arr_{number}") for number in range(len(stored.files) - 1)]
+            text = str(get("text"))
         return json.loads(text, object_hook=lambda o: arrays[o[_ARRAY]] if _ARRAY in o else o)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
         return None

@@ -36,6 +36,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader
+from bigfs.core.threads import parsed
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.kept import discard, forget, hand_over, handed, load_state, memory, save_state
@@ -204,6 +205,11 @@ class Request:
     ids: tuple[int, ...]  # numbers of the older planes
 
 
+def _load(path: Location) -> np.ndarray:
+    with open_own(path) as file:
+        return np.asarray(np.load(file, allow_pickle=False))
+
+
 @dataclass(frozen=True)
 class StoredRows:
     """Clusters and planes of the rows of one block, in a folder that all processes reach."""
@@ -219,8 +225,7 @@ class StoredRows:
         return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
 
     def _get(self, start: int, kind: str, round_: int) -> np.ndarray:
-        with open_own(self._path(start, kind, round_)) as file:
-            values = np.load(file, allow_pickle=False)
+        values = parsed(_load, self._path(start, kind, round_))
         return np.unpackbits(values, count=self.n_rows) if self.bits else values
 
     def _plane(self, start: int, number: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import Transform
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.seeds import rng
+from bigfs.core.threads import parsed
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.csr import stack
 from bigfs.store.location import Location, as_location, replaced_file
@@ -128,17 +130,18 @@ class DrawnRows:
         numbers = np.empty(size, dtype=np.int64)
         for block in range(self.n_blocks):
             with open_own(self.file(block)) as file, np.load(file, allow_pickle=False) as stored:
-                places = stored[f"fit{fit}"]
+                get = partial(parsed, stored.__getitem__)
+                places = get(f"fit{fit}")
                 if not len(places):
                     continue
                 end = filled + len(places)
-                numbers[filled:end] = stored["numbers"][places]
+                numbers[filled:end] = get("numbers")[places]
                 if self.sparse:
-                    shape = (len(stored["numbers"]), self.n_features)
-                    of_block = csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
+                    shape = (len(get("numbers")), self.n_features)
+                    of_block = csr_array(tuple(get(name) for name in _PARTS), shape=shape)
                     parts.append(of_block[places])
                 else:
-                    np.take(stored["rows"], places, axis=0, out=X[filled:end])
+                    np.take(get("rows"), places, axis=0, out=X[filled:end])
                 filled = end
         return (stack(parts) if self.sparse else X), numbers
 

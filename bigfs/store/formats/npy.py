@@ -13,6 +13,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.threads import parsed
 from bigfs.store.formats.cube import CubeSource, Place, open_transposed
 from bigfs.store.formats.parts import ArrayByRows
 from bigfs.store.location import Location, as_location, is_remote, read_into
@@ -81,7 +82,13 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
             if version == (1, 0)
             else np.lib.format.read_array_header_2_0
         )
-        shape, fortran, dtype = read(file)
+        start = file.tell()
+
+        def from_start() -> Any:
+            file.seek(start)
+            return read(file)
+
+        shape, fortran, dtype = parsed(from_start)
     except (StorageError, OSError, zlib.error):
         raise
     except Exception as error:  # NumPy reads it as a Python text, and raises whatever that does
@@ -135,7 +142,12 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 def load(path: Location, member: str | None = None) -> np.ndarray:
     """Load an array, or one of several by its name."""
-    with refusing(f"{path}: the labels cannot be read", ValueError), path.open("rb") as file:
+    with refusing(f"{path}: the labels cannot be read", ValueError):
+        return parsed(_load, path, member)
+
+
+def _load(path: Location, member: str | None) -> np.ndarray:
+    with path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
         if member is None:
             return np.asarray(loaded)

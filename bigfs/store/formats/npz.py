@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.threads import parsed
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource, SparseSource
 from bigfs.store.formats.cube import CubeSource, Later, open_transposed
@@ -192,8 +193,9 @@ def _open_sparse(path: Location, has_format: bool) -> SparseSource:
     faults = (*_DAMAGE, ValueError, TypeError, KeyError)
     with refusing(f"{uri} does not hold the parts of a sparse matrix", *faults):
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
-            kind = str(np.asarray(parts["format"]).astype("U")) if has_format else "csr"
-            shape = parts["shape"]
+            get = partial(parsed, parts.__getitem__)
+            kind = str(np.asarray(get("format")).astype("U")) if has_format else "csr"
+            shape = get("shape")
         if kind in ("csr", "csc"):
             place = _UnpackedParts(path, {name: member_header(path, name) for name in PARTS})
             source = (CSRParts if kind == "csr" else CSCParts)(place, shape, uri)

@@ -21,7 +21,7 @@ _MERGE_TILES = 64 * MIB
 _PRODUCT_BYTES = 56
 _PRODUCT_TILES = 40 * MIB
 # Pieces of a block in float64 and their distances to the sampled rows.
-_RECALL_TILES = 96 * MIB
+_RECALL_TILES = 64 * MIB
 
 
 def graph_block_rows(n_neighbors: int) -> int:
@@ -103,7 +103,8 @@ def _search_steps(
 
 def recall_bytes(rows: Shape) -> int:
     """Return the bytes of a task that searches a block for the neighbors of sampled rows."""
-    return rows.read_bytes + rows.block_bytes // 2 + _RECALL_TILES
+    sampled = min(rows.n_samples, SAMPLED_ROWS) * rows.n_features * rows.itemsize
+    return rows.read_bytes + sampled + _RECALL_TILES
 
 
 def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> list[Step]:

@@ -161,6 +161,8 @@ def create_text(place: Location, text: str, what: str = "") -> bool:
                 file.write(text)
     except (FileExistsError, ConflictError):
         return False
+    except StorageError:  # of a bucket, which has said it
+        raise
     except OSError as error:
         raise StorageError(f"Cannot write {what}{place}: {error}.") from error
     return True

@@ -171,17 +171,24 @@ def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )
 
 
-def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+def recall_of_a_block(
+    place: Place, n: int = 30_000, d: int = 784
+) -> tuple[StageCost, Callable[[], Any]]:
     """A block searched for the neighbors of sampled rows."""
     from bigfs.graph.cost import recall_bytes
     from bigfs.graph.recall import true_neighbors
     from bigfs.graph.search import gather_rows
 
-    blocks = place.blocks(30_000, 784)
-    ids = np.arange(0, 30_000, 30)
+    blocks = place.blocks(n, d)
+    ids = np.arange(0, n, n // 1000)
     samples = gather_rows(blocks, [ids], "euclidean", place.scratch().child("s"))
     needed = recall_bytes(blocks.layout)
     return _one(needed), lambda: true_neighbors(blocks, samples, 5, "euclidean")
+
+
+def recall_of_a_wide_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """The sampled rows are more than the block."""
+    return recall_of_a_block(place, 4_000, 20_000)
 
 
 def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -238,6 +245,7 @@ CASES = (exact_partition, union_of_edges)
 LONG = (
     shuffle_of_wide_blocks,
     recall_of_a_block,
+    recall_of_a_wide_block,
     pynndescent_partition,
     eigsh_in_one_task,
     chebyshev,

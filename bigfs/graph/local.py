@@ -23,6 +23,9 @@ ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
 # Squares beyond this would leave the range of float32.
 _LARGEST_SQUARE = 1e36
+# Of d columns, float32 products bound squared distances within 1e-6 d of their size, while those
+# of noise differ by 1 / sqrt(d). Of more columns than this the bound rules out too few.
+_NARROW_COLUMNS = 2048
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
 # Pairs of rows whose differences are computed at a time.
@@ -141,7 +144,8 @@ def search_exact(
     n, m = len(rows), len(queries)
     if reach is not None and not np.isfinite(reach).all():
         reach = None
-    is_narrow = reach is not None and _largest_square(rows, queries) <= _LARGEST_SQUARE
+    is_narrow = reach is not None and rows.shape[1] <= _NARROW_COLUMNS
+    is_narrow = is_narrow and _largest_square(rows, queries) <= _LARGEST_SQUARE
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
     precision = np.finfo(dtype)
     center = rows.mean(axis=0, dtype=np.float64)

@@ -178,9 +178,12 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     def _matrix(self, indices: np.ndarray, distances: np.ndarray) -> csr_matrix:
         """Return rows of neighbors as CSR, by ascending distance."""
         data = distances if self.mode == "distance" else np.ones_like(distances)
-        indptr = np.arange(len(indices) + 1) * indices.shape[1]
         shape = (len(indices), self.n_samples_fit_)
-        return csr_matrix(csr_array((data.ravel(), indices.ravel(), indptr), shape=shape))
+        # Some of scikit-learn takes no int64, which scipy leaves as it is.
+        dtype = np.int64 if indices.size >= 2**31 else np.int32
+        indptr = np.arange(len(indices) + 1, dtype=dtype) * indices.shape[1]
+        parts = data.ravel(), indices.ravel().astype(dtype, copy=False), indptr
+        return csr_matrix(csr_array(parts, shape=shape))
 
     def _checked(self, X: Any, reset: bool) -> Any:
         """Apply scikit-learn's checks to data in memory; stored data are checked by blocks."""

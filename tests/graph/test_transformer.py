@@ -33,9 +33,10 @@ def test_the_same_as_scikit_learn(mode: str, metric: str) -> None:
     np.testing.assert_allclose(actual.toarray(), true.toarray(), atol=2e-4)
     assert actual.nnz == true.nnz and actual.shape == true.shape
     query = manifold(20, 7, seed=5).astype(np.float64)
-    np.testing.assert_allclose(
-        ours.transform(query).toarray(), theirs.transform(query).toarray(), atol=2e-4
-    )
+    of_query = ours.transform(query)
+    np.testing.assert_allclose(of_query.toarray(), theirs.transform(query).toarray(), atol=2e-4)
+    for graph in (actual, of_query):  # what all of scikit-learn takes
+        assert graph.indices.dtype == graph.indptr.dtype == np.int32
 
 
 def test_stored_data(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from bigfs.evaluate.protocols import (
     dask_kmeans,
     kmeans_scores,
 )
-from bigfs.graph.representation import principal_rows
+from bigfs.graph.representation import gram_serves, principal_rows
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.one_pass.strategies import random_numbers
@@ -222,7 +222,8 @@ def _by_components(
         few = np.unique(np.linspace(0, blocks.n_features - 1, CORRELATED).astype(np.int64))
         products = _products(blocks, few, with_all=False)
         n_components = min(protocol.n_components, blocks.n_samples)
-        rows, _, _ = principal_rows(blocks, n_components, protocol.random_state, scratch)
+        gram, seed = gram_serves(blocks.layout, parse_bytes(memory_limit)), protocol.random_state
+        rows, _, _ = principal_rows(blocks, n_components, seed, scratch, gram=gram)
         own = replace(protocol, n_components=None)
         scores = measure_selection(rows, y, None, own, memory_limit)
         return {**scores, "redundancy": redundancy_of_products(products)}

@@ -27,7 +27,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import MANY_FEATURES, Protocol
-from bigfs.graph.representation import principal_shape, principal_steps
+from bigfs.graph.representation import gram_serves, principal_shape, principal_steps
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
@@ -66,7 +66,7 @@ def stages_of(config: Config) -> list[Stage]:
         depends = {**config.evaluate.model_dump(), "random_state": config.random_state}
         depends |= content_of_labels(config.evaluate.labels)
         choose = partial(Evaluation, config=config, settings=config.evaluate)
-        stages.append(Stage("evaluation", 5, depends, choose, sparse=True))
+        stages.append(Stage("evaluation", 6, depends, choose, sparse=True))
     return stages
 
 
@@ -134,7 +134,7 @@ def judging_stage(
         figures = selection.measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
         out.describe(**figures)
 
-    return unplanned_stage("evaluation", 2, settings, measure, sparse=True)
+    return unplanned_stage("evaluation", 3, settings, measure, sparse=True)
 
 
 def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
@@ -167,7 +167,8 @@ class Evaluation:
             steps += [moments_step(shape), pass_over(shape, what, 2 * columns.block_bytes)]
         for part in (columns, shape):
             if settings.n_components is not None and part.n_features > MANY_FEATURES:
-                steps += principal_steps(part, min(settings.n_components, shape.n_samples))
+                gram = gram_serves(part, self.config.memory_limit)
+                steps += principal_steps(part, min(settings.n_components, shape.n_samples), gram)
                 side = 24 * part.rows * selection.CORRELATED
                 steps.append(pass_over(part, "correlations of a block's features", side))
                 part = principal_shape(shape, settings.n_components)

@@ -41,7 +41,7 @@ from bigfs.graph.recall import (
     scattered_rows,
     true_neighbors,
 )
-from bigfs.graph.representation import check_representation, principal_rows
+from bigfs.graph.representation import check_representation, gram_serves, principal_rows
 from bigfs.graph.search import (
     compile_first,
     distribute_task,
@@ -164,8 +164,9 @@ def knn_graph(
     details: dict[str, Any] = {"representation": representation}
     with scratch.temporary("search") as working:
         if n_components is not None:
+            gram = gram_serves(blocks.layout, request.memory_limit)
             rows, details["explained_variance"], _ = principal_rows(
-                blocks, n_components, random_state, working
+                blocks, n_components, random_state, working, gram=gram
             )
         plan = plan_partitions(
             rows.layout, n_neighbors, request.memory_limit, algorithm=algorithm,

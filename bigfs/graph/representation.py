@@ -1,8 +1,8 @@
 """The representation that rows are compared by: all features, components, or a stored array.
 
 The components are those of the Gram matrix, from one pass, where it is small: regressions and
-curves need it as well. Else it is a streaming randomized PCA: two fused passes ``X'(XQ)`` from a
-random start find the subspace. A last pass writes the projected rows.
+curves need it as well. Else passes ``X'(XQ)`` from a random start find them. A last pass writes the
+projected rows.
 
 Wide dense rows are compared by components where a sample says that these keep their neighbors. How
 many of the neighbors in all features a graph of components has is measured for some rows, whose
@@ -54,6 +54,8 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 
 _SPARE = 10
+# Passes that find components without a Gram matrix; they end once these explain hardly more.
+MOST_PASSES, _LEAST_GROWTH = 8, 2e-4
 PRINCIPAL = "principal"
 # Dense rows of more features, and so many of them, are compared by components: the fewest of these
 # numbers that keep this share of each row's nearest ones in a sample.
@@ -68,6 +70,8 @@ _SAMPLED_ROWS, _SAMPLED_VALUES, _STRETCHES = 2000, 2**24, 8
 _CHECKED_ROWS, _CHECKED_NEIGHBORS = 100, 10
 _CHECKED, _TRUE = "checked", "checked_indices"
 _SEARCH_BYTES = 48 * MIB
+# Rows for a feature from which on the Gram matrix is less work than passes.
+_ROWS_OF_GRAM = 16
 # A larger Gram matrix is not kept for what comes later.
 LARGEST_GRAM_BYTES = 64 * MIB
 _HASHED_ROWS = 10_000
@@ -175,7 +179,7 @@ def principal_rows(
     check : bool, default=False
         Whether it gets true neighbors of some rows of dense data as well, for `recall_of_all`.
     gram : bool, default=False
-        Whether components are those of the Gram matrix: one pass instead of three.
+        Whether components are those of the Gram matrix, from one pass.
 
     Returns
     -------
@@ -192,8 +196,9 @@ def principal_rows(
 
     Notes
     -----
-    Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 53(2), 2011,
-    algorithm 4.4 with one power iteration, doi:10.1137/090771806.
+    Without a Gram matrix by LOBPCG (Knyazev, SIAM Journal on Scientific Computing 23(2), 2001,
+    doi:10.1137/S1064827500366124), at most `MOST_PASSES` steps: the variance that the components
+    explain is within a thousandth of the most, by the growth of the last step.
     """
     most = min(blocks.n_samples, blocks.n_features)
     if n_components > most:
@@ -242,24 +247,47 @@ def _subspace(
     working: Scratch,
     checked: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return components, their squared singular values, and the rows to check: two passes."""
-    width = min(blocks.n_features, n_components + _SPARE)
-    Q = rng(random_state, "pca").normal(size=(blocks.n_features, width))
-    queries: list[np.ndarray] = []
-    for rows in (checked, checked[:0]):
-        Q, _ = np.linalg.qr(Q)
-        stored = working.put(working.unique("Q"), Q)
+    """Return components, their squared singular values, and the rows to check.
+
+    Each pass multiplies the residuals of the directions by the covariance. It ends with the pass by
+    which the components explain hardly more.
+    """
+    d, width = blocks.n_features, min(blocks.n_features, n_components + _SPARE)
+    block = rng(random_state, "pca").normal(size=(d, width))
+    basis, image = np.zeros((d, 0)), np.zeros((d, 0))  # and the covariance times it
+    explained, queries = 0.0, []
+    for number in range(MOST_PASSES):
+        block = _beside(basis, block)
+        if not block.shape[1]:  # few features: all directions are there
+            break
+        stored = working.put(working.unique("Q"), block)
+        rows = checked if number == 0 else checked[:0]
         product, rows_of_pass = blocks.reduce(
             _covariance_kernel, _merge_sums, mean, stored, rows, label="pca"
         )
-        queries += rows_of_pass
-        projected = Q.T @ product
-        values, vectors = np.linalg.eigh((projected + projected.T) / 2)
-        order = np.argsort(-values)[:n_components]
-        components = _fixed_signs(Q @ vectors[:, order])
-        Q = product
         working.remove(stored)
-    return components, values[order], queries
+        queries += rows_of_pass
+        basis, image = np.hstack([basis, block]), np.hstack([image, product])
+        projected = basis.T @ image
+        values, vectors = np.linalg.eigh((projected + projected.T) / 2)
+        values, vectors = values[::-1][:width], vectors[:, ::-1][:, :width]
+        before, explained = explained, float(values[:n_components].sum())
+        if explained - before <= _LEAST_GROWTH * explained:
+            break
+        # The leading directions, and those of the former ones that are at right angles to them.
+        former = np.eye(len(vectors), width)
+        turn = np.hstack([vectors, _beside(vectors, former)])
+        basis, image, vectors = basis @ turn, image @ turn, np.eye(turn.shape[1], width)
+        block = image[:, :width] - basis[:, :width] * values
+    components = _fixed_signs(basis @ vectors[:, :n_components])
+    return components, values[:n_components], queries
+
+
+def _beside(basis: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """Return an orthonormal basis of what columns add to those of another; no rounding errors."""
+    block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
+    block, factor = np.linalg.qr(block - basis @ (basis.T @ block))
+    return block[:, np.abs(factor.diagonal()) > 0.5]
 
 
 def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
@@ -362,10 +390,10 @@ def gram_is_kept(n_features: int) -> bool:
 
 
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
-    """Say whether the components of wide rows are taken from their Gram matrix: it is small."""
-    wide = shape.n_samples >= MANY_ROWS and shape.n_features > WIDE
+    """Say whether the components are taken from the Gram matrix: it is small beside the data."""
     fits = gram_bytes(shape, 0) + 8 * shape.n_features**2 <= task_budget(memory_limit)
-    return wide and shape.n_entries is None and gram_is_kept(shape.n_features) and fits
+    small = gram_is_kept(shape.n_features) and shape.n_samples >= _ROWS_OF_GRAM * shape.n_features
+    return shape.n_entries is None and small and fits
 
 
 def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tuple[Step, ...]:
@@ -376,7 +404,7 @@ def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tupl
     # Sums, the one on its way, directions, their product with a block.
     needed = (fold_parts(shape.n_blocks) + 3) * sums + 16 * shape.rows * width
     needed += search + 12 * (shape.block_entries or 0)  # in float64
-    client = Step("the principal directions", 8 * sums, by_client=True)
+    client = Step("the principal directions", 12 * sums, by_client=True)
     what = "a block and its principal components"
     if gram:
         project = pass_over(shape, what, 16 * shape.rows * n_components + search + 2 * sums)
@@ -384,7 +412,7 @@ def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tupl
         needed = 40 * shape.n_features**2 + 16 * MIB
         matrices = Step("the principal directions", needed, by_client=True)
         return (gram_step(shape, 0), project, matrices)
-    return (moments_step(shape), pass_over(shape, what, needed, times=3), client)
+    return (moments_step(shape), pass_over(shape, what, needed, times=MOST_PASSES + 1), client)
 
 
 def _fixed_signs(components: np.ndarray) -> np.ndarray:

@@ -144,7 +144,7 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     )
     chance, alone = figures["chance"], figures["selected"]
     assert chance["nmi_low"] < chance["nmi_mean"] < chance["nmi_high"]
-    assert figures["all"]["nmi_mean"] > 0.8 and alone["nmi_mean"] > 0.5
+    assert figures["all"]["nmi_mean"] > 0.7 and alone["nmi_mean"] > 0.5
     draws = random_selections(blocks, 120, 0)
     drawn = RandomSelection(120, random_state=0).fit(X).draws_
     assert [set(draw) for draw in draws] == [set(draw[:120].tolist()) for draw in drawn]

@@ -41,12 +41,32 @@ def test_distances_of_the_components(low_rank: np.ndarray, scheduler: str, gram:
     assert explained == pytest.approx(float((s[:5] ** 2).sum() / (s**2).sum()), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rank", "n", "p"), [(0, 300, 6), (3, 300, 10), (0, 30, 20), (40, 30, 30), (0, 300, 40)]
+)
+def test_components_are_the_first_ones(rank: int, n: int, p: int, tmp_path: Path) -> None:
+    """Of noise, of fewer directions than are asked for, of few rows, and of all features."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 40))
+    X = X if rank else rng.normal(size=(n, 40))
+    for data in (X, csr_array(X)):
+        blocks = RowBlocks.from_any(data, rows=70, sparse=data is not X)
+        scratch = Scratch(tmp_path / str(data is X))
+        projected, explained, _ = principal_rows(blocks, p, 0, scratch)
+        _, s, Vt = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+        assert explained == pytest.approx((s[:p] ** 2).sum() / (s**2).sum(), rel=1e-3)
+        rows = projected.source.read(0, n).astype(np.float64)
+        shares = np.linalg.svd(rows, compute_uv=False) / s[:p].clip(1e-9)
+        assert shares[: min(p, rank or 40, n - 1)].min() > 0.95
+        assert blocks.passes <= representation.MOST_PASSES + 2
+
+
 def test_graph_of_the_components(low_rank: np.ndarray) -> None:
     graph = knn_graph(low_rank, 5, representation="pca:6")
     _, true = brute_neighbors(low_rank, 5)
     np.testing.assert_allclose(graph.distances[...], true, rtol=2e-2)
     assert graph.details["explained_variance"] > 0.999
-    assert graph.details["passes"] == 3 and graph.details["passes_over_components"] == 1
+    assert graph.details["passes"] == 4 and graph.details["passes_over_components"] == 1
     assert not list(graph.scratch.path.glob("representation*/*"))
     with pytest.raises(InputError, match="Set representation to 'raw'"):
         affinity(graph, "dot", blocks=RowBlocks.from_any(low_rank))
@@ -71,6 +91,7 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rule of wide rows hold for small data too."""
     monkeypatch.setattr(representation, "MANY_ROWS", 500)
     monkeypatch.setattr(representation, "WIDE", 100)
+    monkeypatch.setattr(representation, "_ROWS_OF_GRAM", 1)
 
 
 def test_wide_rows_are_compared_by_components_that_keep_their_neighbors(any_size: None) -> None:

@@ -11,7 +11,7 @@ Runs on workers; imports no scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,11 +36,13 @@ from bigfs.selectors.cross import (
     sparse_own_cross,
 )
 from bigfs.selectors.number import (
+    at_least,
     choose_number,
     is_by_fits,
     largest_number,
     rule_in_words,
 )
+from bigfs.selectors.redundancy import included
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import choose_scoring
 from bigfs.solvers import nested
@@ -108,6 +110,7 @@ class OnePass:
     random_state: int
     explains: Callable[[dict[str, Any]], tuple[str, np.ndarray]] | None = None  # as in `Method`
     notes: tuple[str, ...] = field(default=())
+    include: Sequence[str] | None = None  # features that are selected anyway
 
     @classmethod
     def of(cls, shape: Shape, selection: Selection, *, quick: bool = False) -> OnePass:
@@ -144,6 +147,7 @@ class OnePass:
             selection.random_state,
             None if quick else method.explains,
             tuple(notes),
+            selection.include,
         )
 
     def cost(self) -> StageCost:
@@ -197,6 +201,7 @@ class OnePass:
                 chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
                 about = {**number.model_dump(), "n_features_to_select": chosen}
                 about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
+                about = at_least(about, len(included(blocks.source, self.include)))
             number = about["n_features_to_select"]
         return Curves(
             sizes=sizes,

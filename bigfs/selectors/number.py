@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,14 @@ def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, s
     # What is rounding must not make one feature more of it.
     exact = m[first - 1] + step * (m[first] - m[first - 1])
     return max(1, int(np.ceil(exact - 1e-6)))
+
+
+def at_least(chosen: dict[str, Any], least: int) -> dict[str, Any]:
+    """Return a chosen number of features, as `Curves` has it, that has room for those included."""
+    if least <= chosen["n_features_to_select"]:
+        return chosen
+    rule = f"{chosen['rule']}; here as many as include names"
+    return {**chosen, "n_features_to_select": least, "rule": rule}
 
 
 def rule_in_words(auto: Auto) -> str:

@@ -73,11 +73,14 @@ class Redundancy:
         seconds = rate(self.shape.n_samples, self.at_once, self.at_once)
         return pass_over(self.shape, what, sums + 4 * 8 * _PIECE + MIB, seconds=seconds)
 
-    def applied(self, result: FeatureScores, blocks: RowBlocks) -> FeatureScores:
+    def applied(
+        self, result: FeatureScores, blocks: RowBlocks, taken: Sequence[int] = ()
+    ) -> FeatureScores:
         """Return a result whose ranking begins with the features that are kept.
 
-        Those that were passed over come behind all others that vary. The detail ``redundant_with``
-        is the kept feature that each of them is most correlated with, and -1 for all others.
+        Some come first in it, and are kept anyway. Those that were passed over come behind all
+        others that vary. The detail ``redundant_with`` is the kept feature that each of them is
+        most correlated with, and -1 for all others.
         """
         ranking, m = result.ranking, self.n_selected
         constant = np.zeros(len(ranking), bool) if result.constant is None else result.constant
@@ -97,7 +100,9 @@ class Redundancy:
                 gaps = np.abs(axis[[group[p] for p in places]] - axis[group[place]])
                 if len(places) == m:
                     break
-                if not correlations[place, place]:
+                if group[place] in taken:
+                    places.append(place)
+                elif not correlations[place, place]:
                     level[group[place]] = True
                 elif gaps.min(initial=np.inf) < self.least_gap:
                     redundant_with[group[place]] = group[places[int(gaps.argmin())]]
@@ -181,9 +186,7 @@ def passed_over(
     """Return a result that begins with the features to include, and passes over redundant ones."""
     taken = included(blocks.source, selection.include)
     result = with_included(result, taken)
-    if redundancy is None:
-        return result
-    return with_included(redundancy.applied(result, blocks), taken)
+    return result if redundancy is None else redundancy.applied(result, blocks, taken)
 
 
 def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost:

@@ -287,10 +287,11 @@ def check_form(stages: list[Stage], selection: Selection, source: Source) -> Non
     if selection.least_gap is not None:
         numbers_of(source)
     n_taken, number = len(included(source, selection.include)), selection.n_features_to_select
-    if not isinstance(number, Auto) and n_taken > number:
+    name, most = (".at_most", number.at_most) if isinstance(number, Auto) else ("", number)
+    if n_taken > most:
         raise InputError(
-            f"include names {n_taken:,} features, and n_features_to_select is {number:,}. Select "
-            "as many at least."
+            f"include names {n_taken:,} features, and n_features_to_select{name} is {most:,}. "
+            "Select as many at least."
         )
     dense = [stage.name for stage in stages if not stage.sparse]
     if not source.sparse or not dense:

@@ -29,6 +29,8 @@ def compiled_products() -> tuple[Callable[..., None], Callable[..., None]]:
 
 def _prefetch_instruction() -> Any:
     """Return a function for compiled code: fetch ``X[i, j]``, and do not wait for it."""
+    # All of it: while another thread imports numba, parts of it are there half done.
+    import numba  # noqa: F401
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic

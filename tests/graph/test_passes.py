@@ -43,7 +43,7 @@ def counted(tmp_path: Path) -> tuple[RowBlocks, dict[str, int]]:
     [
         ({"algorithm": "exact", "n_partitions": 1}, 1),  # to scratch; nothing to check
         ({"algorithm": "exact", "n_partitions": 5}, 3),  # sample, distribute, check
-        ({"algorithm": "exact", "n_partitions": 5, "representation": "pca:3"}, 3),
+        ({"algorithm": "exact", "n_partitions": 5, "representation": "pca:3"}, 2),  # Gram
         ({"algorithm": "exact", "n_partitions": 5, "recall_target": 0.9, "eps": 0.5}, 4),  # pilot
     ],
 )

@@ -202,3 +202,32 @@ def test_features_that_are_included_are_selected_anyway(tmp_path: Path, quick: b
         bigfs.run({**settings, "include": [".."], "run": str(tmp_path / "b")})
     with pytest.raises(InputError, match="include: .* has no column '5'"):
         bigfs.run({**settings, "include": ["5"], "run": str(tmp_path / "c")})
+
+
+def test_no_feature_is_kept_beside_an_included_one(tmp_path: Path) -> None:
+    """Included ones are near each other; the better features near them are passed over."""
+    X = np.random.default_rng(0).standard_normal((50, 5)) * [3, 5, 4, 1, 0.5]
+    frame = pd.DataFrame(X, columns=["440", "455", "450", "480", "500"])
+    settings = {"method": "max_variance", "n_features_to_select": 3, "preprocess": "none",
+                "least_gap": 12, "include": ["450", "455"]}  # fmt: skip
+    result = bigfs.run({**settings, "run": str(tmp_path / "run")}, data=frame)
+    assert result.ranking[:3].tolist() == [1, 2, 3]
+    assert result.redundant_with.tolist() == [2, -1, -1, -1, -1]
+    sure = {"n_pairs": 4, "sample_size": 24}
+    result = bigfs.run({**settings, "run": str(tmp_path / "sure"), "stability": sure}, data=frame)
+    assert result.stability.frequencies.tolist() == [0, 1, 1, 1, 0], "fits select as the run does"
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_number_that_is_chosen_has_room_for_the_included(tmp_path: Path, quick: bool) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 20))
+    frame = pd.DataFrame(X, columns=[f"f{j}" for j in range(20)])
+    settings = {"run": str(tmp_path / "run"), "method": "max_variance", "quick": quick,
+                "n_features_to_select": "auto", "include": ["f[1-7]"]}  # fmt: skip
+    result = bigfs.run(settings, data=frame)
+    assert sorted(result.selected.tolist()) == list(range(1, 8))
+    assert "as many as include names" in result.curves.number["rule"]
+    few = {**settings, "n_features_to_select": {"auto": "explained_variance", "at_most": 3}}
+    with pytest.raises(InputError, match="include names 7 .*n_features_to_select.at_most is 3"):
+        bigfs.run({**few, "run": str(tmp_path / "few")}, data=frame)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +25,21 @@ from bigfs.spectral.kernels import CACHE_LINE, aligned, compiled_products
 from bigfs.spectral.operator import Storage, Transition, store_graph
 from bigfs.spectral.tasks import Begin
 from bigfs.store.scratch import Scratch
+
+_WHILE_NUMBA_IS_IMPORTED = """
+import importlib, sys, threading
+from bigfs.spectral.kernels import _prefetch_instruction
+other = threading.Thread(target=importlib.import_module, args=["numba"])
+other.start()
+while "numba.core.types" not in sys.modules:
+    pass
+_prefetch_instruction()
+other.join()
+"""
+
+
+def test_kernels_are_compiled_while_another_thread_imports_numba() -> None:
+    subprocess.run([sys.executable, "-c", _WHILE_NUMBA_IS_IMPORTED], check=True)
 
 
 def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_array:

@@ -23,9 +23,15 @@ from bigfs.core.units import MIB, format_bytes
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.scope import inline
 from bigfs.selectors.curves import curves_stage
-from bigfs.selectors.kept import load_state, save_state
-from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
-from bigfs.selectors.redundancy import Redundancy, passed_over, with_redundancy
+from bigfs.selectors.kept import hand_over, handed, load_state, save_state
+from bigfs.selectors.number import (
+    at_least,
+    choose_number,
+    is_by_fits,
+    largest_number,
+    rule_in_words,
+)
+from bigfs.selectors.redundancy import Redundancy, included, passed_over, with_redundancy
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
     check_settings,
@@ -91,8 +97,8 @@ def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
     """Return the stages of a fit: with curves where it is to choose a number of features."""
     number = selection.n_features_to_select
     chooses = quick and isinstance(number, Auto) and not is_by_fits(number)
-    # Samples have no names of features: what goes by them is done to the consensus.
-    selection = selection.model_copy(update={"least_gap": None, "include": None})
+    if quick:  # what goes by the names of features is done to the consensus
+        selection = selection.model_copy(update={"least_gap": None, "include": None})
     return [*stages_of_selection(selection), *([curves_stage(selection)] if chooses else [])]
 
 
@@ -294,10 +300,13 @@ class SampledFits:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
             # Read by the tasks: there may be as many as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
-            job = self, rows, dropped, str(kept.path)
+            is_named = not self.quick and (self.selection.least_gap or self.selection.include)
+            names = hand_over(work.path, blocks.source.feature_names or [] if is_named else [])
+            job = self, rows, dropped, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
-        result, notes = _consensus(outcomes, self)
+        least = len(included(blocks.source, self.selection.include))
+        result, notes = _consensus(outcomes, self, least)
         if self.quick:
             redundancy = self.redundancy(result.details["n_selected"])
             result = passed_over(result, blocks, self.selection, redundancy)
@@ -313,7 +322,9 @@ def _file(folder: Location, fit: int) -> Location:
     return folder / f"fit-{fit}.npz"
 
 
-def _fit_task(fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, kept: str) -> None:
+def _fit_task(
+    fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, names: Any, kept: str
+) -> None:
     """Fit the method on one sample, in this thread, and store its scores and selection."""
     with inline():
         X, numbers = rows.sample(fit)
@@ -323,7 +334,8 @@ def _fit_task(fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, k
         n_samples = fits.shape.n_samples
         own = _of_sample(fits.selection, fit, n_samples, dropped, numbers)
         try:
-            result, number, notes = _fitted(X, own, _stages_of_fit(own, fits.quick), scratch)
+            stages = _stages_of_fit(own, fits.quick)
+            result, number, notes = _fitted(X, own, stages, scratch, handed(names))
         except BigfsError as error:
             error.add_note(
                 f"It was fit {fit + 1} of the stability's {2 * fits.n_pairs}, on {X.shape[0]:,} of "
@@ -344,10 +356,11 @@ def _fit_task(fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, k
 
 
 def _fitted(
-    X: Any, selection: Selection, stages: list[Stage], scratch: Scratch
+    X: Any, selection: Selection, stages: list[Stage], scratch: Scratch, names: list[str]
 ) -> tuple[FeatureScores, int, list[str]]:
     """Return a method's scores on rows in memory, the number it chose (0: none), and notes."""
     blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess, sparse=True)
+    blocks.source.feature_names = names or None
     store = TemporaryStages(scratch.child("stages"))
     finished = Engine(store, blocks).run(stages)
     notes = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
@@ -369,9 +382,12 @@ def _of_sample(
 
 
 def _consensus(
-    read: Sequence[dict[str, Any] | None], fits: SampledFits
+    read: Sequence[dict[str, Any] | None], fits: SampledFits, least: int
 ) -> tuple[FeatureScores, list[str]]:
-    """Return the scores of all fits together, with their stability, and their notes."""
+    """Return the scores of all fits together, with their stability, and their notes.
+
+    A number of features that they choose is raised to the least one.
+    """
     outcomes = [outcome for outcome in read if outcome is not None]
     if len(outcomes) < len(read):
         raise StorageError("Fits of the stability are missing or damaged. Run again.")
@@ -388,7 +404,7 @@ def _consensus(
     )
     if fits.quick and isinstance(number, Auto):
         of_fits = [outcome["number"] for outcome in outcomes]
-        details["number"] = _number(number, stability, of_fits)
+        details["number"] = at_least(_number(number, stability, of_fits), least)
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)

@@ -75,6 +75,19 @@ def test_equals_the_full_gram_path(n: int, d: int, m: int, intercept: bool) -> N
     np.testing.assert_allclose(_dense(paths, d), coef, atol=1e-8 * np.abs(coef).max())
 
 
+def test_a_constant_feature_is_no_intercept() -> None:
+    X = _correlated(80, 12)
+    X[:, 3] = 7.3
+    blocks, spectral = _embedded(X, 3)
+    for m in (6, 10):
+        coef = _full(blocks, spectral, m, False).details["coef"].toarray()
+        wide = _dense(_paths(blocks, spectral, m, False), 12)
+        without = _full(RowBlocks.from_any(np.delete(X, 3, axis=1)), spectral, m, False)
+        expected = np.insert(without.details["coef"].toarray(), 3, 0.0, axis=1)
+        for actual in (coef, wide):
+            np.testing.assert_allclose(actual, expected, atol=1e-8 * np.abs(expected).max())
+
+
 def test_a_start_that_misses_everything_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wide, "_FIRST", 0)
     blocks, spectral = _embedded(_correlated(150, 400), 3)

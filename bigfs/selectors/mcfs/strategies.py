@@ -85,6 +85,8 @@ class Regression(Strategy):
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
         matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
+        # Without an intercept they would join a path in its place.
+        matrix[constant], matrix[:, constant], cross[constant] = 0.0, 0.0, 0.0
         return matrix, cross, constant, gram.y_mean
 
 
@@ -183,7 +185,6 @@ class ForwardOnGram(Forward):
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         matrix, cross, constant, y_mean = self._gram(blocks, spectral, kept)
-        matrix[constant], matrix[:, constant] = 0.0, 0.0
         return GramProducts(matrix), cross, constant, y_mean
 
 

@@ -153,7 +153,7 @@ def wide_paths(
     first = cross_pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
     squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
-    usable = squares > _CONSTANT * squares.max(initial=0.0)
+    usable = (squares > _CONSTANT * squares.max(initial=0.0)) & (first.squares > 0)
     xty[~usable] = 0.0
     shared = scratch.put(scratch.unique("xty"), xty)
     columns: list[tuple[np.ndarray, ArrayRef]] = []

@@ -288,3 +288,26 @@ def test_every_scheduler_gives_the_same_bits(tmp_path: Path, scheduler: str) -> 
             expected = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
         np.testing.assert_array_equal(fitted.scores_, expected.scores_)
         np.testing.assert_array_equal(fitted.variances_, expected.variances_)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_blocks_and_forms_of_counts_change_no_bit(
+    batched: bool, parabola: Any, tmp_path: Path
+) -> None:
+    """The trend is a local regression, which jumps where a mean moves in its last bit."""
+    X, batches = counts()
+    key, scores = batches if batched else None, []
+    for rows in (7, 50, X.shape[0]):
+        for form in (X, X.toarray()):
+            store = tmp_path / f"{rows}-{form is X}.zarr"
+            ingest(form, store, rows=rows)
+            scores.append(HighlyVariable(10, batch_key=key).fit(store).scores_)
+    for other in scores[1:]:
+        np.testing.assert_array_equal(other, scores[0])
+
+
+def test_scaled_counts_are_refused_in_both_forms() -> None:
+    X, _ = counts()
+    for form, words in ((X, "preprocess 'standardize' moves the zeros"), (X.toarray(), "Negative")):
+        with pytest.raises(InputError, match=words):
+            HighlyVariable(10, preprocess="standardize").fit(form)

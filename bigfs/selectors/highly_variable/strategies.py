@@ -44,10 +44,32 @@ _MOST_KEPT = 4
 
 
 @dataclass
+class Sums:
+    """Sums of whole numbers and of their squares: exact, so no bit depends on the blocks."""
+
+    count: int  # rows
+    total: np.ndarray  # of shape (n_features,), float64
+    products: np.ndarray  # of shape (n_features,), float64: sums of squares
+
+    @property
+    def are_exact(self) -> bool:
+        """True if no sum is too large for it."""
+        return bool(self.products.max(initial=0) < 2**53)
+
+    def moments(self) -> Moments:
+        """Return the moments; the extremes of a column that varies are only bounds."""
+        n, columns = self.count, zip(self.products.tolist(), self.total.tolist(), strict=True)
+        squares = np.array([(n * int(p) - int(t) ** 2) / n for p, t in columns], dtype=np.float64)
+        mean, varies = self.total / n, squares > 0
+        return Moments(n, mean, squares, np.where(varies, 0, mean), np.where(varies, np.inf, mean))
+
+
+@dataclass
 class Counts:
     """The moments of every batch over some rows, large values, and sums of deviances."""
 
-    moments: dict[int, Moments] = field(default_factory=dict)  # by batch
+    # By batch: sums while all values are whole numbers.
+    moments: dict[int, Any] = field(default_factory=dict)
     # By batch: column and value of what `_large` keeps, in the order of rows; None: too many.
     large: dict[int, tuple[np.ndarray, np.ndarray] | None] = field(default_factory=dict)
     # Dict of int to ndarray of shape (n_features,), float64: by batch: ``sum of x log(x/n_i) + (n_i
@@ -60,7 +82,7 @@ class Counts:
         for batch, moments in other.moments.items():
             own, kept = self.moments.get(batch), other.large[batch]
             if own is not None:
-                moments, before = merge_moments(own, moments), self.large[batch]
+                moments, before = _joined(own, moments), self.large[batch]
                 if before is None or kept is None:
                     kept = None
                 else:
@@ -95,21 +117,33 @@ def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: boo
 
 
 def _large(
-    columns: np.ndarray, values: np.ndarray, moments: Moments
+    columns: np.ndarray, values: np.ndarray, moments: Moments | Sums
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the values that may be above the clip, of rows with these moments; None: too many.
 
     More rows only add to the sum of a column: what is left out here stays out.
     """
-    kept = values > _limits(moments).take(columns)
-    if np.count_nonzero(kept) > _MOST_KEPT * len(moments.mean):
+    limits = _limits(moments)
+    kept = values > limits.take(columns)
+    if np.count_nonzero(kept) > _MOST_KEPT * len(limits):
         return None
     return columns[kept], values[kept]
 
 
-def _limits(moments: Moments) -> np.ndarray:
+def _limits(moments: Moments | Sums) -> np.ndarray:
     """Return up to where the values of each column are not kept."""
+    if isinstance(moments, Sums):
+        return _ROOTS * np.sqrt(moments.total)
     return _ROOTS * np.sqrt(moments.mean * moments.count)
+
+
+def _joined(a: Moments | Sums, b: Moments | Sums) -> Moments | Sums:
+    """Return the moments of two sets of rows together."""
+    if isinstance(a, Sums) and isinstance(b, Sums):
+        sums = Sums(a.count + b.count, a.total + b.total, a.products + b.products)
+        if sums.are_exact:
+            return sums
+    return merge_moments(*(part.moments() if isinstance(part, Sums) else part for part in (a, b)))
 
 
 def _beyond(
@@ -125,12 +159,8 @@ def _beyond(
     return np.bincount(columns, terms, len(mean))
 
 
-def _moments(rows: Any, are_whole: bool) -> Moments:
-    """Return the moments of counts from their exact sums, or of other values from deviations.
-
-    The extremes of a column that varies are only bounds: all that they are asked is which columns
-    are constant.
-    """
+def _moments(rows: Any, are_whole: bool) -> Moments | Sums:
+    """Return the exact sums of counts, or the moments of other values from their deviations."""
     from scipy.sparse import csc_array
 
     if not are_whole:
@@ -140,13 +170,8 @@ def _moments(rows: Any, are_whole: bool) -> Moments:
     def sums(values: np.ndarray) -> np.ndarray:  # by column
         return csc_array((values, rows.indices, rows.indptr), shape=rows.shape[::-1]) @ np.ones(n)
 
-    total, products = sums(x), sums(np.square(x, out=x))
-    if n * products.max(initial=0) >= 2**53:
-        del x
-        return csr_moments(rows)
-    mean, squares = total / n, (n * products - total**2) / n
-    varies = squares > 0
-    return Moments(n, mean, squares, np.where(varies, 0, mean), np.where(varies, np.inf, mean))
+    exact = Sums(n, sums(x), sums(np.square(x, out=x)))
+    return exact if exact.are_exact else csr_moments(rows)
 
 
 def clipped_kernel(
@@ -285,6 +310,11 @@ class _OfBatches(Strategy):
 
     def _counts(self, blocks: RowBlocks) -> tuple[Counts, ArrayRef | None]:
         """Return the moments of every batch, and where the batch of each row is stored."""
+        if blocks.offset is not None:
+            raise InputError(
+                f"HighlyVariable: preprocess '{blocks.transform.kind}' moves the zeros of counts. "
+                "Give it counts as they were measured (preprocess: none)."
+            )
         codes, stored = _batches(self.selection, blocks.n_samples, blocks.source.dropped), None
         if codes is not None:
             if codes.max() + 1 < self.n_batches:
@@ -297,6 +327,8 @@ class _OfBatches(Strategy):
             for start, stop in blocks.bounds:
                 stored.write(start, codes[start:stop])
         counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")
+        for batch, sums in counts.moments.items():
+            counts.moments[batch] = sums.moments() if isinstance(sums, Sums) else sums
         if not counts.whole_numbers:
             logger.warning(
                 "HighlyVariable: values are not whole numbers. The method expects counts as they "

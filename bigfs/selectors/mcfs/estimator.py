@@ -41,7 +41,7 @@ class MCFS(BaseSelector):
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
-        Coefficients ``a_k`` for eigenvectors of norm one, not scaled.
+        Coefficients ``a_k`` for eigenvectors of Euclidean norm one, not scaled.
     explained_ : ndarray of shape (n_clusters,), float64
         Only with "lasso": share of each eigenvector that its regression explains.
     n_active_ : ndarray of shape (n_clusters,), int
@@ -62,8 +62,8 @@ class MCFS(BaseSelector):
     n_screened_ : ndarray of shape (n_rounds,), int
         There too: how many features were candidates in each round.
     explained_ratio_ : ndarray of shape (n_picks,), float64
-        Only with "omp": the share of all eigenvectors that each pick explained beyond those before
-        it; summed up, that of each number of features.
+        Only with "omp": the share of all eigenvectors, each of norm one in D, that each pick
+        explained beyond those before it; summed up, that of each number of features.
     n_connected_components_ : int
         Of the graph. With more than one, any rotation of the null space would be as good.
 

@@ -330,7 +330,7 @@ class Components:
         if self.gram:
             directions = 8 * self.shape.n_features**2
         steps = principal_steps(self.shape, self.n_components, self.gram)
-        return StageCost(steps, stored + directions, stored)
+        return StageCost(steps, stored + directions, stored, at_most=not self.gram)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the projected rows, and the share of the variance that they hold."""

@@ -24,7 +24,7 @@ from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
 from bigfs.graph import affinity, edges, knn_graph
 from bigfs.graph.edges import edge_moments
-from bigfs.graph.representation import principal_rows
+from bigfs.graph.representation import MOST_PASSES, principal_rows
 from bigfs.pipeline.finished import evaluate_result, write_report
 from bigfs.pipeline.inspect import inspect
 from bigfs.plan.plan import Place, make_plan
@@ -154,8 +154,8 @@ def test_components_are_those_of_the_dense_form(cells: Any, tmp_path: Path) -> N
         blocks = RowBlocks.from_any(X, rows=70, sparse=True, transform="standardize")
         projected, explained, _ = principal_rows(blocks, 6, 0, Scratch(tmp_path / str(number)))
         rows.append((projected.source.read(0, 240), explained))
-        assert blocks.passes <= 5
-    np.testing.assert_allclose(rows[0][0], rows[1][0], atol=1e-4)
+        assert blocks.passes <= 2 + MOST_PASSES
+    np.testing.assert_allclose(rows[0][0], rows[1][0], atol=1e-2)
     assert rows[0][1] == pytest.approx(rows[1][1], rel=1e-6)
 
 
@@ -166,7 +166,9 @@ def test_the_components_are_a_stage_with_its_passes(cells: Any, tmp_path: Path) 
     assert list(result.stages) == ["components", "graph", "result"]
     for name, stage in result.stages.items():
         planned = plan.by_stage[name].cost
-        assert planned is not None and stage["passes"] == planned.passes
+        assert planned is not None and planned.at_most == (name == "components")
+        is_at_most = stage["passes"] < planned.passes and planned.at_most
+        assert is_at_most or stage["passes"] == planned.passes
 
 
 @pytest.mark.parametrize("name", ["mcfs", "mcfs omp", "laplacian_score"])

@@ -44,8 +44,8 @@ _MOST_KEPT = 4
 
 
 @dataclass
-class Sums:
-    """Sums of whole numbers and of their squares: exact, so no bit depends on the blocks."""
+class ExactSums:
+    """ExactSums of whole numbers and of their squares: exact, so no bit depends on the blocks."""
 
     count: int  # rows
     total: np.ndarray  # of shape (n_features,), float64
@@ -117,7 +117,7 @@ def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: boo
 
 
 def _large(
-    columns: np.ndarray, values: np.ndarray, moments: Moments | Sums
+    columns: np.ndarray, values: np.ndarray, moments: Moments | ExactSums
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the values that may be above the clip, of rows with these moments; None: too many.
 
@@ -130,20 +130,22 @@ def _large(
     return columns[kept], values[kept]
 
 
-def _limits(moments: Moments | Sums) -> np.ndarray:
+def _limits(moments: Moments | ExactSums) -> np.ndarray:
     """Return up to where the values of each column are not kept."""
-    if isinstance(moments, Sums):
+    if isinstance(moments, ExactSums):
         return _ROOTS * np.sqrt(moments.total)
     return _ROOTS * np.sqrt(moments.mean * moments.count)
 
 
-def _joined(a: Moments | Sums, b: Moments | Sums) -> Moments | Sums:
+def _joined(a: Moments | ExactSums, b: Moments | ExactSums) -> Moments | ExactSums:
     """Return the moments of two sets of rows together."""
-    if isinstance(a, Sums) and isinstance(b, Sums):
-        sums = Sums(a.count + b.count, a.total + b.total, a.products + b.products)
+    if isinstance(a, ExactSums) and isinstance(b, ExactSums):
+        sums = ExactSums(a.count + b.count, a.total + b.total, a.products + b.products)
         if sums.are_exact:
             return sums
-    return merge_moments(*(part.moments() if isinstance(part, Sums) else part for part in (a, b)))
+    return merge_moments(
+        *(part.moments() if isinstance(part, ExactSums) else part for part in (a, b))
+    )
 
 
 def _beyond(
@@ -159,7 +161,7 @@ def _beyond(
     return np.bincount(columns, terms, len(mean))
 
 
-def _moments(rows: Any, are_whole: bool) -> Moments | Sums:
+def _moments(rows: Any, are_whole: bool) -> Moments | ExactSums:
     """Return the exact sums of counts, or the moments of other values from their deviations."""
     from scipy.sparse import csc_array
 
@@ -170,7 +172,7 @@ def _moments(rows: Any, are_whole: bool) -> Moments | Sums:
     def sums(values: np.ndarray) -> np.ndarray:  # by column
         return csc_array((values, rows.indices, rows.indptr), shape=rows.shape[::-1]) @ np.ones(n)
 
-    exact = Sums(n, sums(x), sums(np.square(x, out=x)))
+    exact = ExactSums(n, sums(x), sums(np.square(x, out=x)))
     return exact if exact.are_exact else csr_moments(rows)
 
 
@@ -328,7 +330,7 @@ class _OfBatches(Strategy):
                 stored.write(start, codes[start:stop])
         counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")
         for batch, sums in counts.moments.items():
-            counts.moments[batch] = sums.moments() if isinstance(sums, Sums) else sums
+            counts.moments[batch] = sums.moments() if isinstance(sums, ExactSums) else sums
         if not counts.whole_numbers:
             logger.warning(
                 "HighlyVariable: values are not whole numbers. The method expects counts as they "

@@ -558,6 +558,19 @@ def test_a_footer_that_is_too_large_is_not_parsed(
         open_matrix(tmp_path / "X.parquet")
 
 
+def test_a_footer_at_which_arrow_would_abort_is_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", "20")  # before, it did not look at this
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [1.0, 2.0]}), tmp_path / "X.parquet")
+    content = (tmp_path / "X.parquet").read_bytes()
+    damaged = content.replace(b"\x25\x02\x18\x01a", b"\x25\x00\x18\x01a")  # a may have no null
+    (tmp_path / "X.parquet").write_bytes(damaged)
+    command = (sys.executable, "-m", "bigfs", "inspect", str(tmp_path / "X.parquet"))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "X.parquet is damaged: Definition level" in done.stderr
+
+
 @pytest.mark.parametrize("note", [b"\xaf", b"{", b"[1]", b'{"index_columns": 5}'])
 def test_a_damaged_note_of_pandas_is_named(tmp_path: Path, note: bytes) -> None:
     import pyarrow as pa

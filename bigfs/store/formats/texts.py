@@ -104,7 +104,7 @@ class Dialect:
     @property
     def missing_numbers(self) -> list[float]:
         """Numbers that stand for a missing value, however they are written."""
-        numbers = map(as_number, self.na_values)
+        numbers = (as_number(word.replace(self.decimal, ".")) for word in self.na_values)
         return [number for number in numbers if number is not None and number == number]
 
 

@@ -78,6 +78,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "a word": ("matrix.mtx", "one two three\n", "not a row, a column and a value"),
     "two numbers": ("matrix.mtx", "1 2\n", "not a row, a column and a value"),
     "a zero byte": ("matrix.mtx", "1 1 5\x000\n", "a line is not a row"),
+    "a number of Fortran": ("matrix.mtx", "1 1 1D3\n", "a line is not a row"),
     "hexadecimal": ("matrix.mtx", "1 1 0x10\n", "a line is not a row"),
     "outside": ("matrix.mtx", "10 1 5\n", "out of bounds"),
     "a zero": ("matrix.mtx", "0 1 5\n", "out of bounds"),

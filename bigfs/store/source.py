@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -544,7 +545,7 @@ def as_path(uri: str) -> Location | None:
 
 
 def is_reachable(path: Location) -> bool:
-    """Say whether something is at a path, or raise InputError if that cannot be told."""
+    """Say whether something is at a path; raise InputError if that cannot be told, or read."""
     if isinstance(path, ObjectPath):
         return path.exists()
     try:
@@ -554,4 +555,6 @@ def is_reachable(path: Location) -> bool:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
+    if path.is_file() and not os.access(path, os.R_OK):  # some libraries would call it damaged
+        raise InputError(f"{path} cannot be read: permission denied. Allow it: chmod u+r.")
     return True

@@ -27,6 +27,7 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
+from bigfs.store.values import decoding
 
 logger = logging.getLogger("bigfs")
 
@@ -147,7 +148,9 @@ class Source(ABC):
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
-        return iter(()) if self.ids is None else self.ids.pieces(0, self.n_samples)
+        if self.ids is not None:
+            with decoding(f"{self.uri}: an id of a row"):
+                yield from self.ids.pieces(0, self.n_samples)
 
     def read_column(self, name: str) -> Any:
         """Return the values of a column of an object, by its name: an array-like of all rows.

@@ -323,6 +323,8 @@ def test_inspect_proposes_the_spelling_and_a_run_takes_it(
         ({"delimiter": ";;"}, "one character each"),
         ({"decimal": ","}, "not the delimiter"),
         ({"encoding": "latin-99"}, "no encoding 'latin-99'"),
+        ({"encoding": "hex"}, "no encoding 'hex'"),
+        ({"encoding": "undefined"}, "no encoding 'undefined'"),
     ],
 )
 def test_a_spelling_that_cannot_be_is_refused(

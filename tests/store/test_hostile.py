@@ -558,6 +558,15 @@ def test_a_footer_that_is_too_large_is_not_parsed(
         open_matrix(tmp_path / "X.parquet")
 
 
+@pytest.mark.parametrize("size", [0, 99])
+def test_a_cut_zip_of_a_zarr_folder_is_refused(tmp_path: Path, size: int) -> None:
+    with zarr.storage.ZipStore(tmp_path / "X.zarr.zip", mode="w") as store:
+        zarr.create_array(store, data=np.ones((4, 2)))
+    os.truncate(tmp_path / "X.zarr.zip", size)
+    with pytest.raises(InputError, match="X.zarr.zip cannot be decoded .*not a zip file"):
+        open_matrix(tmp_path / "X.zarr.zip")
+
+
 def test_a_footer_at_which_arrow_would_abort_is_refused(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow", "20")  # before, it did not look at this
     import pyarrow.parquet as pq

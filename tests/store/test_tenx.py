@@ -98,6 +98,37 @@ def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "X.zarr").exists()
 
 
+@pytest.mark.parametrize(
+    ("stored", "old", "new", "message"),
+    [
+        ("S9", b"AAC7-1", b"AAC\xe9-1", "an id of a row cannot be decoded .'utf-8' codec"),
+        ("text", b"GCOL", b"GCOX", "an id of a row cannot be decoded .Can't"),
+        (
+            "chunks",
+            b"TREE\1",
+            b"TREX\1",
+            "matrix/barcodes cannot be decoded .Unable to get storage",
+        ),
+    ],
+)
+def test_ids_that_cannot_be_decoded_are_damage_of_what_is_read(
+    tmp_path: Path, stored: str, old: bytes, new: bytes, message: str
+) -> None:
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
+    path = _h5(tmp_path / "X.h5")
+    with h5py.File(path, "a") as file:
+        names = [f"AAC{i}-1" for i in range(N)]
+        del file["matrix/barcodes"]
+        kind = h5py.string_dtype() if stored == "text" else "S9"
+        chunks = (N,) if stored == "chunks" else None
+        file["matrix"].create_dataset("barcodes", data=names, dtype=kind, chunks=chunks)
+    content = path.read_bytes()
+    place = content.rindex(old)
+    path.write_bytes(content[:place] + new + content[place + len(old) :])
+    with pytest.raises(InputError, match=message):
+        ingest(path, tmp_path / "X.zarr")
+
+
 def test_a_count_that_was_interrupted_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,8 +130,8 @@ def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
     chosen = Dialect(**values)
     marks = [chosen.delimiter, chosen.comment or "#"]
     try:
-        codecs.lookup(chosen.encoding)
-    except LookupError:
+        "".encode(chosen.encoding)
+    except (LookupError, UnicodeError):  # none, or one of bytes, such as hex
         raise InputError(f"csv: there is no encoding {chosen.encoding!r}. Try latin-1.") from None
     if any(not isinstance(c, str) or len(c) != 1 or c in '\r\n"' or not c.isascii() for c in marks):
         raise InputError(

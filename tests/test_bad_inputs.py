@@ -134,6 +134,15 @@ def _no_reading() -> None:
     Path("X.npy").chmod(0)
 
 
+def _no_reading_of_files() -> None:
+    import pyarrow as pa
+    import pyarrow.feather as feather
+
+    for name in ("X.csv", "X.h5ad", "X.feather"):
+        feather.write_feather(pa.table({"a": [1.0, 2.0]}), name)
+        Path(name).chmod(0)
+
+
 def _no_writing() -> None:
     Path("shut").mkdir()
     Path("shut").chmod(0o500)
@@ -152,6 +161,12 @@ PROGRAMS = {
     ),
     "unknown key": SETTINGS["unknown key"],
     "unreadable data": Case(_no_reading, "ingest X.npy o.zarr", ("X.npy", "ermission denied")),
+    **{
+        f"unreadable {name}": Case(
+            _no_reading_of_files, f"inspect {name}", ("cannot be read: permission denied. Allow",)
+        )
+        for name in ("X.csv", "X.h5ad", "X.feather", "X.f*")
+    },
     "unreadable pipeline": Case(
         lambda: Path("p.yaml").chmod(0), "run p.yaml", ("p.yaml", "not readable")
     ),

@@ -208,7 +208,8 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
 def _table_at(path: str) -> tuple[Format, Location] | None:
     """Return format and place of a table; None for what is none."""
     place = as_path(path)
-    kind = None if place is None or not place.is_file() else format_named(place.name)
+    there = place is not None and place.is_file() and is_reachable(place)
+    kind = format_named(place.name) if place is not None and there else None
     return None if place is None or kind is None or not kind.is_table else (kind, place)
 
 

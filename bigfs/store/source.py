@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
+from bigfs.store.values import decoding
 
 logger = logging.getLogger("bigfs")
 
@@ -146,7 +148,9 @@ class Source(ABC):
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
-        return iter(()) if self.ids is None else self.ids.pieces(0, self.n_samples)
+        if self.ids is not None:
+            with decoding(f"{self.uri}: an id of a row"):
+                yield from self.ids.pieces(0, self.n_samples)
 
     def read_column(self, name: str) -> Any:
         """Return the values of a column of an object, by its name: an array-like of all rows.
@@ -544,7 +548,7 @@ def as_path(uri: str) -> Location | None:
 
 
 def is_reachable(path: Location) -> bool:
-    """Say whether something is at a path, or raise InputError if that cannot be told."""
+    """Say whether something is at a path; raise InputError if that cannot be told, or read."""
     if isinstance(path, ObjectPath):
         return path.exists()
     try:
@@ -554,4 +558,6 @@ def is_reachable(path: Location) -> bool:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
+    if path.is_file() and not os.access(path, os.R_OK):  # some libraries would call it damaged
+        raise InputError(f"{path} cannot be read: permission denied. Allow it: chmod u+r.")
     return True

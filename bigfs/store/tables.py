@@ -29,7 +29,7 @@ from bigfs.store.columns import (
     refuse_unusable,
 )
 from bigfs.store.source import PLAIN_TYPES, Source, check_names, check_shape, no_column
-from bigfs.store.values import EXACT, check_exact
+from bigfs.store.values import EXACT, check_exact, refusing
 
 _BATCH_BYTES = 4 * 10**6
 # Rows of a batch of one column.
@@ -104,7 +104,7 @@ class Table(ABC):
         kinds = [self.schema.field(name).type for name in own]
         for batch in self.batches(own, rows):
             if not self.is_text:
-                _check_texts(batch, self.uri, first)
+                _check_values(batch, self.uri, first)
                 batch = batch if batch.schema.types == kinds else _as_stored(batch, kinds)
             first += batch.num_rows
             if self.folders:
@@ -431,33 +431,41 @@ def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
     return batch
 
 
-def _check_texts(batch: Any, uri: str, first_row: int) -> None:
-    """Raise InputError for texts that are too long, or no UTF-8, by row and column."""
+def _check_values(batch: Any, uri: str, first_row: int) -> None:
+    """Raise InputError for damage, and for texts that are too long, or no UTF-8, by row."""
     import pyarrow as pa
 
+    with refusing(f"{uri} is damaged", pa.ArrowException):
+        batch.validate()
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if kind_of(values.type) != "category":
             continue
+        readable = True
+        with refusing(f"{uri} is damaged, column {name!r}", pa.ArrowException):
+            try:  # before anything else: damaged values may end the process
+                values.validate(full=True)
+            except pa.ArrowInvalid as error:
+                if "UTF8" not in str(error):
+                    raise
+                readable = False
         if (size := _size_of_texts(values)) > _TEXT_BYTES:
             raise InputError(
                 f"{uri}: column {name!r} holds {format_bytes(size)} of texts in {len(values):,} "
                 f'rows, which is not read. Leave it out (input.columns: ["!{name}"]).'
             )
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid:
-            is_coded = pa.types.is_dictionary(values.type)
-            texts = (values.dictionary_decode() if is_coded else values).cast(pa.binary())
-            for i, text in enumerate(texts.to_pylist()):
-                try:
-                    (text or b"").decode()
-                except UnicodeDecodeError:
-                    raise InputError(
-                        f"{uri}: row {first_row + i}, column {name!r} is not a readable text: its "
-                        f"bytes {text[:_SHOWN]!r} are no UTF-8. Write it again as UTF-8, or leave "
-                        f"the column out (input.columns). {FROM_0}"
-                    ) from None
-            raise
+        if readable:
+            continue
+        is_coded = pa.types.is_dictionary(values.type)
+        texts = (values.dictionary_decode() if is_coded else values).cast(pa.binary())
+        for i, text in enumerate(texts.to_pylist()):
+            try:
+                (text or b"").decode()
+            except UnicodeDecodeError:
+                raise InputError(
+                    f"{uri}: row {first_row + i}, column {name!r} is not a readable text: its "
+                    f"bytes {text[:_SHOWN]!r} are no UTF-8. Write it again as UTF-8, or leave "
+                    f"the column out (input.columns). {FROM_0}"
+                ) from None
 
 
 def _size_of_texts(values: Any) -> int:

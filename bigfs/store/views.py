@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, check_rows
+from bigfs.core.errors import InputError, check_count, check_rows
 from bigfs.core.paths import LabelValues, column_of
 from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
@@ -129,8 +130,11 @@ def row_filter(given: Any) -> RowFilter:
         several = isinstance(values[name], (list, tuple))
         values[name] = tuple(values[name]) if several else (values[name],)
     chosen = RowFilter(**values)
-    if chosen.every is not None and chosen.every < 1:
-        raise InputError(f"rows: every must be a number of at least 1. Got {chosen.every}.")
+    if chosen.every is not None:
+        check_count("rows: every", chosen.every, 2**53, "every k-th row is kept")
+    for name in values.keys() & {"at_least", "at_most"}:
+        if not isinstance(values[name], Real):
+            raise InputError(f"rows: {name} must be a number. Got {values[name]!r}.")
     try:
         check_rows(values)
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,27 @@ def test_a_carriage_return_alone_ends_a_line_and_empty_lines_are_none(tmp_path: 
     assert source.feature_names == ["a", "b"] and _rows(source) == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [('a,id\r1,"y\nq"\r2,z\r', ["y\nq", "z"]), ('a,"n\nl"\r1,x\r2,y\r', ["x", "y"])],
+)
+def test_a_line_feed_in_quotes_is_none_that_ends_a_line(
+    tmp_path: Path, text: str, names: list[str]
+) -> None:
+    (tmp_path / "X.csv").write_text(text, newline="")
+    own = pd.read_csv(tmp_path / "X.csv")
+    source = open_matrix(tmp_path / "X.csv", index=own.columns[1])
+    assert _rows(source) == [[1], [2]]
+    assert [*chain.from_iterable(source.iter_index())] == list(own.iloc[:, 1]) == names
+
+
+def test_a_number_for_a_missing_value_may_have_a_decimal_comma(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_text("a;b\n1,5;-9,50\n-9,5;2\n")
+    csv = {"delimiter": ";", "decimal": ",", "na_values": ["-9,5"]}
+    rows = _rows(open_matrix(tmp_path / "X.csv", csv=csv))
+    np.testing.assert_array_equal(rows, [[1.5, np.nan], [np.nan, 2]])
+
+
 def test_lines_of_a_title_are_proposed_to_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("Report\nof 2020\na,b\n1,2\n3,4\n5,6\n")
     with pytest.raises(InputError, match=r'csv=\{"skip_rows": 2\}'):
@@ -301,6 +323,8 @@ def test_inspect_proposes_the_spelling_and_a_run_takes_it(
         ({"delimiter": ";;"}, "one character each"),
         ({"decimal": ","}, "not the delimiter"),
         ({"encoding": "latin-99"}, "no encoding 'latin-99'"),
+        ({"encoding": "hex"}, "no encoding 'hex'"),
+        ({"encoding": "undefined"}, "no encoding 'undefined'"),
     ],
 )
 def test_a_spelling_that_cannot_be_is_refused(

@@ -558,6 +558,53 @@ def test_a_footer_that_is_too_large_is_not_parsed(
         open_matrix(tmp_path / "X.parquet")
 
 
+@pytest.mark.parametrize("size", [0, 99])
+def test_a_cut_zip_of_a_zarr_folder_is_refused(tmp_path: Path, size: int) -> None:
+    with zarr.storage.ZipStore(tmp_path / "X.zarr.zip", mode="w") as store:
+        zarr.create_array(store, data=np.ones((4, 2)))
+    os.truncate(tmp_path / "X.zarr.zip", size)
+    with pytest.raises(InputError, match="X.zarr.zip cannot be decoded .*not a zip file"):
+        open_matrix(tmp_path / "X.zarr.zip")
+
+
+def test_a_footer_at_which_arrow_would_abort_is_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", "20")  # before, it did not look at this
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [1.0, 2.0]}), tmp_path / "X.parquet")
+    content = (tmp_path / "X.parquet").read_bytes()
+    damaged = content.replace(b"\x25\x02\x18\x01a", b"\x25\x00\x18\x01a")  # a may have no null
+    (tmp_path / "X.parquet").write_bytes(damaged)
+    command = (sys.executable, "-m", "bigfs", "inspect", str(tmp_path / "X.parquet"))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "X.parquet is damaged: Definition level" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["texts", "lists", "numbers"])
+def test_damaged_values_of_arrow_are_refused_before_they_are_used(
+    tmp_path: Path, kind: str
+) -> None:
+    import pyarrow as pa
+
+    texts = pa.array(["a text of a few words", "b"], pa.string_view()).dictionary_encode()
+    lists = pa.FixedSizeListArray.from_arrays(np.ones(2 * 12345), 12345)
+    values, old, new = {
+        "texts": (texts, b"a te\0\0\0\0", b"a te\x09\0\0\0"),  # the place of the text
+        "lists": (lists, b"\x39\x30\0\0", b"\xc7\xcf\xff\xff"),  # their size, below 0
+        "numbers": (np.ones(12345), b"\x90\3\3" + bytes(5), b"\xff" * 7 + b"\x0f"),  # bytes
+    }[kind]
+    table = pa.table({"x": values, "y": np.ones(len(values))})
+    with pa.ipc.new_stream(tmp_path / "X.arrows", table.schema) as file:
+        file.write_table(table)
+    head, _, tail = (tmp_path / "X.arrows").read_bytes().rpartition(old)
+    (tmp_path / "X.arrows").write_bytes(head + new + tail)
+    code = f"list(bigfs.open_matrix({str(tmp_path / 'X.arrows')!r}, categories='numbers')"
+    done = subprocess.run(
+        (sys.executable, "-c", f"import bigfs; {code}.iter_blocks(9))"), capture_output=True
+    )
+    assert re.search(b"InputError: .*damaged", done.stderr), done.stderr
+
+
 @pytest.mark.parametrize("note", [b"\xaf", b"{", b"[1]", b'{"index_columns": 5}'])
 def test_a_damaged_note_of_pandas_is_named(tmp_path: Path, note: bytes) -> None:
     import pyarrow as pa

@@ -108,3 +108,30 @@ def test_a_cut_picture_ends_in_words(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(InputError):
         list(open_matrix(path).iter_blocks(99))
+
+
+def test_bands_have_their_scales_and_offsets_and_missing_values(tmp_path: Path) -> None:
+    stored = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    with rasterio.open(
+        tmp_path / "X.tif", "w", driver="GTiff", count=2, height=3, width=4, dtype="int16",
+        nodata=3, transform=MAP,
+    ) as file:  # fmt: skip
+        file.write(stored)
+        file.scales, file.offsets = (0.5, 1), (100, 0)
+    expected = np.where(np.isin(stored, (3, 15)), np.nan, stored)
+    expected[0] = expected[0] * 0.5 + 100
+    source = open_matrix(tmp_path / "X.tif", no_data=15)
+    np.testing.assert_array_equal(next(source.iter_blocks(99)), expected.reshape(2, -1).T)
+    assert source.dtype == np.float32
+    by_line = open_matrix(tmp_path / "X.tif", features=["band", "y"], no_data=15)
+    rows = expected.transpose(2, 0, 1).reshape(4, -1)
+    np.testing.assert_array_equal(next(by_line.iter_blocks(99)), rows)
+
+
+def test_a_header_of_several_files_is_refused(tmp_path: Path) -> None:
+    scene(tmp_path, "s.dat", "ENVI")
+    expected = next(open_matrix(tmp_path / "s.hdr").iter_blocks(99))
+    (tmp_path / "s.img").write_bytes(bytes(4 * 9 * 7 * 4))
+    with pytest.raises(InputError, match=r"s.hdr may be the header of s.img, s.dat. Give the file"):
+        open_matrix(tmp_path / "s.hdr")
+    np.testing.assert_array_equal(next(open_matrix(tmp_path / "s.dat").iter_blocks(99)), expected)

@@ -165,5 +165,8 @@ def test_a_filter_that_says_nothing_is_refused(tmp_path: Path) -> None:
             load_config(settings(tmp_path, rows=rows), [])
         with pytest.raises(InputError, match="rows"):
             open_matrix(np.ones((4, 2)), rows=rows)
+    for rows in ({"every": 1.5}, {"every": 10**30}, {"column": "a", "at_least": "x"}):
+        with pytest.raises(InputError, match="rows: (every must be an int|at_least must be a num)"):
+            open_matrix(np.ones((4, 2)), rows=rows)
     with pytest.raises(InputError, match="X has no column 'a'"):
         open_matrix(np.ones((4, 2)), rows={"column": "a", "keep": 1})

@@ -78,6 +78,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "a word": ("matrix.mtx", "one two three\n", "not a row, a column and a value"),
     "two numbers": ("matrix.mtx", "1 2\n", "not a row, a column and a value"),
     "a zero byte": ("matrix.mtx", "1 1 5\x000\n", "a line is not a row"),
+    "a number of Fortran": ("matrix.mtx", "1 1 1D3\n", "a line is not a row"),
     "hexadecimal": ("matrix.mtx", "1 1 0x10\n", "a line is not a row"),
     "outside": ("matrix.mtx", "10 1 5\n", "out of bounds"),
     "a zero": ("matrix.mtx", "0 1 5\n", "out of bounds"),
@@ -95,6 +96,37 @@ def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         ingest(path, tmp_path / "X.zarr")
     assert not (tmp_path / "X.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("stored", "old", "new", "message"),
+    [
+        ("S9", b"AAC7-1", b"AAC\xe9-1", "an id of a row cannot be decoded .'utf-8' codec"),
+        ("text", b"GCOL", b"GCOX", "an id of a row cannot be decoded .Can't"),
+        (
+            "chunks",
+            b"TREE\1",
+            b"TREX\1",
+            "matrix/barcodes cannot be decoded .Unable to get storage",
+        ),
+    ],
+)
+def test_ids_that_cannot_be_decoded_are_damage_of_what_is_read(
+    tmp_path: Path, stored: str, old: bytes, new: bytes, message: str
+) -> None:
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
+    path = _h5(tmp_path / "X.h5")
+    with h5py.File(path, "a") as file:
+        names = [f"AAC{i}-1" for i in range(N)]
+        del file["matrix/barcodes"]
+        kind = h5py.string_dtype() if stored == "text" else "S9"
+        chunks = (N,) if stored == "chunks" else None
+        file["matrix"].create_dataset("barcodes", data=names, dtype=kind, chunks=chunks)
+    content = path.read_bytes()
+    place = content.rindex(old)
+    path.write_bytes(content[:place] + new + content[place + len(old) :])
+    with pytest.raises(InputError, match=message):
+        ingest(path, tmp_path / "X.zarr")
 
 
 def test_a_count_that_was_interrupted_is_begun_again(

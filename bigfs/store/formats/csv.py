@@ -69,8 +69,8 @@ class TextTable(Table):
         self._delimiter = "\t" if blanks else self._dialect.delimiter
         self._skip, self._blanks, self._piece_bytes = 0, blanks, _TEXT_BYTES
         # A cell in quotes, to its end or that of the text: of quotes within a cell none opens it.
-        before = rb"[ \t\n]" if blanks else rb"[\n" + re.escape(self._delimiter.encode()) + rb"]"
-        self._quoted = rb"(?:(?<=" + before + rb')|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)'
+        before = rb" \t" if blanks else re.escape(self._delimiter.encode())
+        self._quoted = rb"(?:(?<=[\r\n" + before + rb'])|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)'
         self._width = 0
         self._current: tuple[int, bytes] = (1, b"")
         self._mixed: set[str] = set()
@@ -444,7 +444,8 @@ class TextTable(Table):
                 text = read if decoder is None else decoder.decode(read, not read).encode()
                 if line == 1 and not rest:
                     text = text.removeprefix(codecs.BOM_UTF8)
-                    old = b"\r" in text and b"\n" not in text  # as old Macs wrote them
+                    plain = re.sub(self._quoted, b"", text) if b'"' in text else text
+                    old = b"\r" in plain and b"\n" not in plain  # as old Macs wrote them
                 if old:
                     text = text.replace(b"\r", b"\n")
                 rest += text

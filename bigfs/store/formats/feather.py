@@ -38,7 +38,7 @@ class FeatherTable(Table):
         """Yield batches of some columns; None: of the first, and note the schema."""
         import pyarrow as pa
 
-        faults = (pa.ArrowException, OSError, UnicodeError)
+        faults = (pa.ArrowException, OSError, UnicodeError, MemoryError)
         with refusing(f"{self.uri} is no Arrow file, or damaged", *faults):
             with self._path.open("rb") as file:
                 open_ipc = pa.ipc.open_file if self._is_file else pa.ipc.open_stream

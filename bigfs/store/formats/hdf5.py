@@ -339,7 +339,8 @@ class _H5Group:
 
 def checked(node: Any, uri: str) -> Any:
     """Return an open array or group of a file as what is read of it."""
-    return H5Rows(node, uri) if hasattr(node, "shape") else _H5Group(node, uri)
+    with decoding(uri):
+        return H5Rows(node, uri) if hasattr(node, "shape") else _H5Group(node, uri)
 
 
 def _check_filters(filters: list[Any], uri: str) -> None:

@@ -29,8 +29,8 @@ _KINDS: dict[str, np.dtype[Any]] = {
     "integer": np.dtype(np.int64), "unsigned-integer": np.dtype(np.uint64),
     "real": np.dtype(np.float64), "pattern": np.dtype(np.int8),
 }  # fmt: skip
-# Bytes of numbers, inf and nan.
-_NUMBERS = b"0123456789+-.eEdD \t\r\nnaifNAIFty"
+# Bytes of numbers, inf and nan. Of Fortran's 1D3 scipy would read the 1.
+_NUMBERS = b"0123456789+-.eE \t\r\nnaifNAIFty"
 _HALVES = ("symmetric", "skew-symmetric")
 
 

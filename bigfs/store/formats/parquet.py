@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from bigfs.core.errors import InputError
@@ -53,6 +55,7 @@ class ParquetTable(Table):
         if not groups:
             return 0
         largest, names = max(groups, key=lambda group: group.total_byte_size), set(columns)
+        self._check_group(groups.index(largest))
         parts = (largest.column(j) for j in range(largest.num_columns))
         sizes = (
             part.total_uncompressed_size
@@ -61,6 +64,34 @@ class ParquetTable(Table):
         )
         pages = sum(2 * min(_PAGE_BYTES, size) + _BUFFER_BYTES for size in sizes)
         return _BATCHES_BYTES + pages + _FOOTER_FACTOR * int(self._metadata.serialized_size)
+
+    def _check_group(self, group: int) -> None:
+        """Raise InputError if the footer is damaged there; asked for a column, Arrow would abort.
+
+        Arrow looks at all columns before it reads values, which this file refuses.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        known = {"metadata": self._metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+        with refusing(f"{self.uri} is damaged", pa.ArrowException, OSError), suppress(EOFError):
+            next(pq.ParquetFile(_Unread(), **known).iter_batches(1, [group], use_threads=False), 0)
+
+
+class _Unread(io.RawIOBase):
+    """A file of which no byte is read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, *place: int) -> int:
+        return 0
+
+    def tell(self) -> int:  # at its end, by which its size is known
+        return 2**62
+
+    def read(self, size: int = -1) -> bytes:
+        raise EOFError
 
 
 def _open(path: Location, **known: Any) -> Any:

@@ -30,17 +30,18 @@ _LINES_BYTES = 16 * 10**6
 
 
 @contextmanager
-def _open_bands(path: Location) -> Iterator[_Picture]:
+def _open_bands(path: Location, no_data: float | None) -> Iterator[_Picture]:
     """Open a picture as an array; anew for every read."""
     with opened(path) as file:
-        yield _Picture(file)
+        yield _Picture(file, no_data)
 
 
 class _Picture:
-    """The bands of an open picture as one array; what it masks is NaN."""
+    """The bands of an open picture as one array, scaled; what it masks, or is no data, is NaN."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, no_data: float | None) -> None:
         self._file, self.shape = file, (file.count, file.height, file.width)
+        self._no_data = no_data
         stored = np.result_type(*file.dtypes)
         self.dtype = work_dtype(stored, file.name)
         height, width = file.block_shapes[0]
@@ -54,10 +55,17 @@ class _Picture:
         window = Window.from_slices(lines, pixels)
         indexes = list(range(bands.start + 1, bands.stop + 1))
         values = self._file.read(indexes, window=window, masked=True)
+        if self._no_data is not None:
+            values = np.ma.masked_where(values.data == self._no_data, values, copy=False)
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
             flat = values.filled(0).reshape(len(indexes), -1).T
             check_exact(flat, self._file.name, 0, [f"band {index}" for index in indexes])
-        return np.asarray(values.astype(self.dtype).filled(np.nan))
+        numbers = np.asarray(values.astype(self.dtype).filled(np.nan))
+        for band, place in enumerate(range(bands.start, bands.stop)):
+            scale, offset = self._file.scales[place], self._file.offsets[place]
+            if (scale, offset) != (1, 0):
+                numbers[band] = numbers[band] * scale + offset
+        return numbers
 
 
 @contextmanager
@@ -88,8 +96,11 @@ def _data_of(path: Path) -> str:
     if path.suffix.lower() != ".hdr":
         return os.fspath(path)
     known = (".img", ".dat", ".bsq", ".bil", ".bip", ".raw", "")
-    names = [path.with_suffix(ending) for ending in known]
-    return os.fspath(next((name for name in names if name.is_file()), path))
+    files = [name for ending in known if (name := path.with_suffix(ending)).is_file()]
+    if len(files) > 1:
+        names = ", ".join(name.name for name in files)
+        raise InputError(f"{path} may be the header of {names}. Give the file of values itself.")
+    return os.fspath(files[0] if files else path)
 
 
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
@@ -105,7 +116,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
             "crs": file.crs.to_wkt() if file.crs else None,
             "transform": list(file.transform)[:6],
         }
-        place = partial(_open_bands, path.absolute())
+        place = partial(_open_bands, path.absolute(), cube.pop("no_data", None))
         cube = {"features": "band", **cube}
         of_bands = names if cube["features"] in ("band", 0) else None
         with decoding(uri):

@@ -104,7 +104,7 @@ class Dialect:
     @property
     def missing_numbers(self) -> list[float]:
         """Numbers that stand for a missing value, however they are written."""
-        numbers = map(as_number, self.na_values)
+        numbers = (as_number(word.replace(self.decimal, ".")) for word in self.na_values)
         return [number for number in numbers if number is not None and number == number]
 
 
@@ -130,8 +130,8 @@ def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
     chosen = Dialect(**values)
     marks = [chosen.delimiter, chosen.comment or "#"]
     try:
-        codecs.lookup(chosen.encoding)
-    except LookupError:
+        "".encode(chosen.encoding)
+    except (LookupError, UnicodeError):  # none, or one of bytes, such as hex
         raise InputError(f"csv: there is no encoding {chosen.encoding!r}. Try latin-1.") from None
     if any(not isinstance(c, str) or len(c) != 1 or c in '\r\n"' or not c.isascii() for c in marks):
         raise InputError(

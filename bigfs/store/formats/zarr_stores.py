@@ -308,7 +308,8 @@ class CheckedZip(_CheckedStore, ZipStore):
     def __init__(self, path: Path, strict: bool) -> None:
         super().__init__(path, read_only=True)
         self.expected, self._place, self.strict = {}, path, strict
-        self._sync_open()
+        with decoding(str(path)):
+            self._sync_open()
 
     def _size_of(self, key: str) -> int | None:
         info = self._zf.NameToInfo.get(key)

@@ -79,11 +79,11 @@ def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):
         values = plain_values(uri.values, uri.name)
-        check_vector(values.shape, values.dtype, uri.name)
+        check_vector(values.shape, values.dtype, uri.name, rows)
         return values.ravel()
     with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
         values = _read(uri, rows)
-    check_vector(values.shape, values.dtype, uri)
+    check_vector(values.shape, values.dtype, uri, rows)
     return values.ravel()
 
 
@@ -158,7 +158,7 @@ def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
         known = shown(entry for entry in FORMATS if entry.has_labels)
         raise InputError(f"{name}: labels are read from {known} and folders of them.")
     if not kind.is_table:
-        order = (rows,) if kind.names_dimensions else ()
+        order = (rows,) if kind.takes_dimensions else ()
         return cast(np.ndarray, kind.reader.read_column(path, part, *order))
     table = _table(name)
     names = table.schema.names

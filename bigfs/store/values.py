@@ -277,13 +277,18 @@ def checksum(chunk: Any) -> str:
     return f"{crc:08x}"
 
 
-def check_vector(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
-    """Refuse what is no vector before it is read: somebody may name the matrix itself."""
+def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Sequence[str] = ()) -> None:
+    """Refuse what is no vector before it is read: somebody may name the matrix itself.
+
+    ``rows`` are the dimensions of the rows, where they are known.
+    """
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_LABEL_BYTES:
         raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
     # An image of classes, or a mask, of rows that are stacked: their number is checked later.
     vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
+    # So is a measure of quality, but a matrix of floats has as many dimensions as that of a table.
+    vector |= len(shape) == len(rows) > 1 and np.dtype(dtype).kind == "f"
     if not vector or np.dtype(dtype).kind not in _LABELS or 0 in shape:
         raise InputError(
             f"{uri}: labels must be one number or text for each sample. Got an array of "

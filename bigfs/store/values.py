@@ -130,7 +130,8 @@ def computed(X: Any) -> Any:
 def plain_values(values: Any, name: str) -> np.ndarray:
     """Return labels, or what else has a value for each row, as numbers or texts.
 
-    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers.
+    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers, and among texts, which
+    are objects then, None.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def plain_values(values: Any, name: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If texts are missing, or values are neither numbers nor texts.
+        If values are neither numbers nor texts.
     """
     values = computed(values)
     # NumPy would make texts of the NaN in a list of texts.
@@ -164,13 +165,16 @@ def plain_values(values: Any, name: str) -> np.ndarray:
             array = np.array(array.tolist())
     if missing.any() and array.dtype.kind in "fiub":
         array = np.where(missing, np.nan, array)
-    elif missing.any():
-        raise _missing_label(name, missing)
-    return array if array.dtype.kind in "fiub" else array.astype(np.str_)
+    if array.dtype.kind in "fiub":
+        return array
+    texts = array.astype(np.str_)
+    return np.where(missing, np.array(None), texts) if missing.any() else texts
 
 
 def check_present(values: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers or texts, or raise InputError if a number is missing or infinite."""
+    """Return numbers or texts, or raise InputError if one is missing, or a number infinite."""
+    if values.dtype.kind == "O":  # of texts
+        raise _missing_label(name, np.array([text is None for text in values.flat]))
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values)
         raise _missing_label(name, bad, "missing" if np.isnan(values[bad][0]) else "infinite")

@@ -105,9 +105,10 @@ class RowFilter:
         for value in given:
             same = values == (str(value) if texts else value)
             if not np.any(same):
+                there = [value for value in values.tolist() if value is not None]
                 raise InputError(
                     f"{uri}: no row has {value!r} in {self.column!r} (input.rows). It holds "
-                    f"{listed([str(value) for value in np.unique(values).tolist()])}."
+                    f"{listed([str(value) for value in np.unique(there).tolist()])}."
                 )
             matches |= same
         return matches

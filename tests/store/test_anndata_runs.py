@@ -98,7 +98,7 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
     assert load_labels(f"{path}::batch", N).tolist() == (2 - batch).tolist()
     for name in ("number", "text"):
         assert load_labels(f"{path}::{name}", N).tolist() == batch.tolist()
-    refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "It has batch, number"}
+    refused = {"gap": "row 1 is missing", "gaps": "row 0 is missing", "x": "It has batch, number"}
     for name, message in refused.items():
         with pytest.raises(InputError, match=message):
             load_labels(f"{path}::{name}", N)

@@ -19,7 +19,6 @@ import numpy as np
 
 from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError, InputTypeError
-from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats import parts, zarr_array
@@ -38,7 +37,7 @@ from bigfs.store.source import (
     no_column,
     open_matrix,
 )
-from bigfs.store.values import decoding, installed
+from bigfs.store.values import decoding, installed, plain_values
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": parts.CSRParts, "csc_matrix": parts.CSCParts}
@@ -137,7 +136,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If there is no such column, it has missing values, or is of a kind that is not read.
+        If there is no such column, or it is of a kind that is not read.
     """
     import pandas as pd
 
@@ -155,13 +154,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
         categories = f"uns/{name}_categories" if is_old else f"obs/__categories/{name}"
         if tree.find(categories) is not None:
             values = pd.Categorical.from_codes(values, tree.read(categories))
-    missing = np.asarray(pd.isna(values))
-    if missing.any() and getattr(values.dtype, "kind", "O") != "f":
-        raise InputError(
-            f"{path}: obs column {name!r} has no value in row {int(missing.argmax())}. {FROM_0}"
-        )
-    values = np.asarray(values, getattr(values.dtype, "numpy_dtype", None))
-    return values if values.dtype.kind in "fiub" else values.astype(np.str_)
+    return plain_values(values, f"{path}::{name}")
 
 
 def contents(path: Location) -> dict[str, list[str]]:

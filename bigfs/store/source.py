@@ -497,9 +497,9 @@ array, or Source
     source = open_object(X, options) if uri is None else open_uris(uri, options)
     for note in source.notes if source is not X else ():  # they were said
         logger.info("%s: %s", source.uri, note)
-    return (
-        source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri or X, source))
-    )
+    if of_rows is None:
+        return source
+    return filtered(source, of_rows, of_rows.labels(uri or X, source, variable))
 
 
 def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, check_rows
-from bigfs.core.paths import LabelValues, column_of
+from bigfs.core.paths import LabelValues, column_of, within
 from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats.parts import ByBands, held_texts
@@ -59,7 +59,9 @@ class RowFilter:
     def _elsewhere(self) -> bool:
         return self.column is not None and ("::" in self.column or self.column.endswith(".npy"))
 
-    def labels(self, X: Any, source: Source) -> str | LabelValues | None:
+    def labels(
+        self, X: Any, source: Source, variable: str | None = None
+    ) -> str | LabelValues | None:
         """Return where the values of the column are, or those of an object; None without one.
 
         Parameters
@@ -67,6 +69,8 @@ class RowFilter:
         X : str, Path, ObjectPath or object
             What was opened.
         source : Source
+        variable : str or None, default=None
+            The array of it, or the modality.
 
         Raises
         ------
@@ -76,7 +80,7 @@ class RowFilter:
         if self.column is None or self._elsewhere:
             return self.column
         if isinstance(X, (str, Path, ObjectPath)):
-            return f"{X}::{self.column}"
+            return within(str(X), variable, self.column)
         from bigfs.store.labels import labels_in
 
         return LabelValues(f"X::{self.column}", labels_in(X, source, self.column))

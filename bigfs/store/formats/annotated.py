@@ -143,7 +143,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
     with on_disk(path) as tree:
         if tree.find("mod") is not None:
             modality, _, name = name.rpartition(":")
-            tree = _modality(tree, modality or None)
+            tree = _modality(tree, modality or None, "as FILE::MODALITY:COLUMN")
         obs = tree.frame("obs")
         is_old = hasattr(obs, "shape")
         known = obs.dtype.names[1:] if is_old else obs.attrs.get("column-order", ())
@@ -157,9 +157,13 @@ def read_column(path: Location, name: str) -> np.ndarray:
     return plain_values(values, f"{path}::{name}")
 
 
-def contents(path: Location) -> dict[str, list[str]]:
-    """Return the names of what an AnnData holds beside X: columns of obs with what they are."""
+def contents(path: Location, variable: str | None = None) -> dict[str, list[str]]:
+    """Return the names of what an AnnData holds beside X: columns of obs with what they are.
+
+    ``variable`` is the modality of a MuData.
+    """
     with on_disk(path) as tree:
+        tree = tree if tree.find("mod") is None else _modality(tree, variable)
         obs = tree.frame("obs")
         held = {group: sorted(tree.find(group) or ()) for group in ("layers", "obsm", "obsp")}
         if hasattr(obs, "shape"):  # of anndata before 0.7
@@ -259,14 +263,16 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
         yield AnnotatedTree(zarr_array.open_node(path), place, str(path))
 
 
-def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
+def _modality(
+    tree: AnnotatedTree, name: str | None, how: str = "by input.variable"
+) -> AnnotatedTree:
     """Return the AnnData of a modality of a MuData."""
     known = sorted(tree.find("mod"))
     if name is None and len(known) == 1:
         name = known[0]
     if name not in known:
         what = "several modalities" if name is None else f"no modality {name!r}"
-        raise InputError(f"{tree.uri} has {what}. Name one of {listed(known)} by input.variable.")
+        raise InputError(f"{tree.uri} has {what}. Name one of {listed(known)} {how}.")
     return AnnotatedTree(tree.root, tree.path, tree.uri, f"mod/{name}/")
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -80,6 +80,8 @@ class Source(ABC):
         The values of columns that are encoded.
     encoded : mapping of str to str
         These columns: "boolean", "date" or "category".
+    empty : set of str
+        Columns of a table that hold no value, as far as its type or its first rows say.
     column_types : mapping of str to str
         Arrow's types of the columns of a table that says them, for its export.
     grid : mapping or None
@@ -109,6 +111,7 @@ class Source(ABC):
     notes: Sequence[str] = ()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     encoded: Mapping[str, str] = MappingProxyType({})
+    empty: Set[str] = frozenset()
     column_types: Mapping[str, str] = MappingProxyType({})
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True

@@ -232,6 +232,16 @@ def test_a_column_that_goes_on_with_other_cells_is_named(
         list(open_matrix(tmp_path / "X.csv", **options).iter_blocks(1000))
 
 
+def test_a_column_that_begins_with_empty_cells_may_hold_numbers_but_no_text(tmp_path: Path) -> None:
+    for last in ("7", "b"):
+        lines = ["a,c", *(f"{i}," for i in range(200_000)), f"1,{last}"]
+        (tmp_path / f"{last}.csv").write_text("\n".join(lines))
+    *_, block = open_matrix(tmp_path / "7.csv").iter_blocks(1000)
+    assert block[-1].tolist() == [1, 7]
+    with pytest.raises(InputError, match="'c' has no value .* text: 'b' in line 200002.* Parquet"):
+        list(open_matrix(tmp_path / "b.csv", categories="numbers").iter_blocks(1000))
+
+
 def test_a_carriage_return_alone_ends_a_line_and_empty_lines_are_none(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("1,2\n3,4\r5,3\n\n7,8\n", newline="")
     assert _rows(open_matrix(tmp_path / "X.csv", header=False)) == [[1, 2], [3, 4], [5, 3], [7, 8]]

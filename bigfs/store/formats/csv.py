@@ -135,6 +135,8 @@ class TextTable(Table):
             logger.info("%s: no header, the first line is a sample (input.header)", self.uri)
             self._note = ""  # once, however often it is read
         types = {name: self.schema.field(name).type for name in columns}
+        # Numbers may follow on empty cells.
+        types = {n: pa.float64() if pa.types.is_null(kind) else kind for n, kind in types.items()}
         for line, piece in self._pieces():
             self._current = line, piece
             try:
@@ -258,15 +260,23 @@ class TextTable(Table):
     def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
         """Raise InputError for the cells of a piece that are not of the type of their column."""
         kinds = {name: self.schema.field(name).type for name in columns}
-        numbers = [name for name in columns if kinds[name] == "double"]
+        numbers = [name for name in columns if kinds[name] in ("double", "null")]
         unusable, first = {}, None
         for name, texts in self._texts(piece, line, numbers).to_pydict().items():
             values = [self._number(text) for text in texts]
             wrong = [i for i, value in enumerate(values) if value is None]
-            if 2 * len(wrong) > sum(v is None or v == v for v in values):
+            is_late = bool(wrong) and kinds[name] == "null"
+            if is_late or 2 * len(wrong) > sum(v is None or v == v for v in values):
                 unusable[name] = self._describe(texts[wrong[0]], line + wrong[0])
             elif wrong and (first is None or wrong[0] < first[0]):
                 first = (wrong[0], name, texts[wrong[0]])
+        late = [name for name in unusable if kinds[name] == "null"]
+        if late and self.roles.encoding.categories != "error":
+            raise InputError(
+                f"{self.uri}: column {late[0]!r} has no value in the first MB, which tells its "
+                f"type, but later text: {unusable[late[0]]}. Leave it out (input.columns: "
+                f'["!{late[0]}"]), or write the table as Parquet, which says what columns hold.'
+            )
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
             raise self._unlike(piece, line, kinds)
@@ -330,7 +340,7 @@ class TextTable(Table):
                 kind = pa.timestamp("us", tz=getattr(kind, "tz", None))
             elif types.is_time(kind):
                 kind = pa.string()
-            elif not types.is_boolean(kind):
+            elif not (types.is_boolean(kind) or types.is_null(kind)):
                 kind = pa.float64()
             known[name] = kind
         if "" in names and "" in known:

@@ -259,6 +259,8 @@ class TextTable(Table):
 
     def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
         """Raise InputError for the cells of a piece that are not of the type of their column."""
+        import pyarrow as pa
+
         kinds = {name: self.schema.field(name).type for name in columns}
         numbers = [name for name in columns if kinds[name] in ("double", "null")]
         unusable, first = {}, None
@@ -279,14 +281,20 @@ class TextTable(Table):
             )
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
+            kinds |= dict.fromkeys(numbers, pa.float64())
             raise self._unlike(piece, line, kinds)
         i, name, text = first
-        shown = f" ({name!r})" if self.named else ""
         raise InputError(
-            f"{self.uri}: line {line + i}, column {self._all.index(name)}{shown} is "
-            f"{text[:_SHOWN]!r}, which is not a number. Cells are separated by "
+            f"{self._cell(line + i, name, text)}, which is not a number. Cells are separated by "
             f"{self._dialect.delimiter!r}; encode or drop columns of text. Lines count from 1, "
             "columns from 0."
+        )
+
+    def _cell(self, line: int, name: str, text: str) -> str:
+        """Return where a cell is and what it holds, as the beginning of a sentence."""
+        shown = f" ({name!r})" if self.named else ""
+        return (
+            f"{self.uri}: line {line}, column {self._all.index(name)}{shown} is {text[:_SHOWN]!r}"
         )
 
     def _unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> InputError:
@@ -297,12 +305,26 @@ class TextTable(Table):
             try:
                 self._parse(piece, line, {name: kind})
             except pa.ArrowInvalid as error:
-                reason = str(error).rpartition(": ")[2].rstrip(".")
-                return InputError(
-                    f"{self.uri}: column {name!r} begins with dates, or with true and false, but "
-                    f"has other cells from line {line} on: {reason}. Leave it out "
-                    "(input.columns), or correct it."
+                row = re.search(r"Row #(\d+)", str(error))
+                i = int(row[1]) - 1 if row else 0
+                text = self._texts(piece, line, [name]).column(0)[i].as_py()
+                if kind != "double":
+                    reason = str(error).rpartition(": ")[2].rstrip(".")
+                    return InputError(
+                        f"{self.uri}: column {name!r} begins with dates, or with true and false, "
+                        f"but has other cells from line {line + i} on: {reason}. Leave it out "
+                        "(input.columns), or correct it."
+                    )
+                why = (
+                    f"is no number in the digits 0 to 9 with {self._dialect.decimal!r} before "
+                    "decimals. Correct it, or set input.csv.decimal"
                 )
+                if as_number(text) != as_number(text):  # NaN
+                    why = (
+                        "stands for no missing value, by its blanks or its spelling. Correct it, "
+                        "or name it as it is in input.csv.na_values"
+                    )
+                return InputError(f"{self._cell(line + i, name, text)}, which {why}.")
         raise AssertionError("all cells are of the types of their columns")
 
     def _describe(self, text: str, line: int) -> str:

@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import pickle
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
@@ -547,14 +548,18 @@ def as_path(uri: str) -> Location | None:
 
 
 def is_reachable(path: Location) -> bool:
-    """Say whether something is at a path, or raise InputError if that cannot be told."""
+    """Say whether something is at a path; raise InputError if it is a pipe, or nothing tells."""
     if isinstance(path, ObjectPath):
         return path.exists()
     try:
-        path.stat()
+        mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # which would be waited for
+        raise InputError(
+            f"{path} is a pipe or a device, and data are read several times. Save them as a file."
+        )
     return True

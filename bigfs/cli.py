@@ -402,7 +402,8 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
 
     The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif of a
     picture. Columns keep the order of the input, their names, and their type where the file says
-    it (bigfs.to_grid puts them on a map). DEST is created when the export is complete.
+    it; where missing values were filled (input.missing), all are floats (bigfs.to_grid puts them
+    on a map). DEST is created when the export is complete.
     Of an AnnData, a .h5ad keeps everything but the columns that are left out. With --annotate it
     is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
     bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With

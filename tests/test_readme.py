@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import bigfs
@@ -63,6 +66,23 @@ def test_the_printed_result_is_that_of_the_command(
     printed = capsys.readouterr().out.splitlines()
     for line in shown.splitlines():
         assert line.strip() == "..." or line in printed, line
+
+
+@pytest.mark.full
+def test_the_commands_for_spectra_take_a_table_of_wavelengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header of plain wavelengths may as well be a sample: the command says that it is none."""
+    monkeypatch.chdir(tmp_path)
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 80)), columns=range(400, 800, 5))
+    X.to_csv("spectra.csv", index=False)
+    block = README.partition("columns are wavelengths:")[2].split("```")[1]
+    commands = [line for line in block.replace("\\\n", "").splitlines() if "bigfs " in line]
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(command, comments=True)[1:])
+        assert not ended.value.code, command
+    assert (tmp_path / "runs" / "spectra-mcfs" / "features.csv").exists()
 
 
 def test_the_recipe_of_conda_has_the_dependencies_of_the_package() -> None:

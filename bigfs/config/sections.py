@@ -36,7 +36,7 @@ from bigfs.config.fields import (
 )
 from bigfs.config.messages import explained
 from bigfs.core.errors import check_rows
-from bigfs.core.paths import as_text, check_address, column_of
+from bigfs.core.paths import as_text, check_address, column_of, within
 from bigfs.core.text import quoted
 
 # Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
@@ -470,7 +470,7 @@ def link_labels(config: Any) -> None:
     """
     source, evaluate = config.input, config.evaluate
     if source.labels is not None:
-        uri = f"{source.uri}::{source.labels}"
+        uri = within(source.uri, source.variable, source.labels)
         fill(config, "evaluate", EvaluateConfig(labels=uri))
         fill(config.evaluate, "labels", uri)
     elif evaluate is not None:

@@ -24,7 +24,7 @@ from bigfs.config.fields import (
     fill,
 )
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.core.paths import SOURCE, listed_in
+from bigfs.core.paths import SOURCE, listed_in, within
 from bigfs.core.text import quoted, shown
 
 DATE = "{date}"
@@ -270,7 +270,8 @@ class Config(Selection, _RunSection):
                 "input.batch_key; remove it"
             )
         if batches is not None:
-            fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{batches}")
+            uri = within(self.input.uri, self.input.variable, batches)
+            fill(getattr(self, self.method), "batch_key", uri)
         return self
 
     @property

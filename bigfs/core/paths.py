@@ -160,6 +160,12 @@ def column_of(uri: str) -> tuple[str, str]:
     return uri[:end] + source, name
 
 
+def within(uri: str, variable: str | None, name: str) -> str:
+    """Return ``FILE::NAME``; of a modality of a MuData ``FILE::MODALITY:NAME``."""
+    in_modality = variable and uri.lower().endswith(".h5mu") and ":" not in name
+    return f"{uri}::{variable}:{name}" if in_modality else f"{uri}::{name}"
+
+
 def short_name(uri: str) -> str:
     """Return the name of a source in messages: of a list the first, and how many more there are."""
     entries = listed_in(uri)

@@ -441,10 +441,10 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     place = as_path(str(path))
     if source.index != OBS_NAMES or place is None:
         return []
-    members = contents(place)
+    members = contents(place, opening.get("variable"))
     lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]
     settings = [f"input.{name}={value}" for name, value in opening.items()]
-    layer = None if "layer" in opening else _layer_of_counts(path, source, members["layers"])
+    layer = None if "layer" in opening else _layer_of_counts(path, source, opening, members)
     settings += [f"input.layer={layer}"] if layer else []
     method, what = "mcfs", "It would take"
     if layer is not None:
@@ -457,13 +457,18 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     return [*lines, "", verdict, *_known_classes(classes)]
 
 
-def _layer_of_counts(path: str | Location, source: Source, layers: Sequence[str]) -> str | None:
+def _layer_of_counts(
+    path: str | Location,
+    source: Source,
+    opening: Mapping[str, Any],
+    members: Mapping[str, list[str]],
+) -> str | None:
     """Return the layer that holds counts, "" for X itself, None if there are none."""
     if _holds_counts(source):
         return ""
-    for layer in layers:
+    for layer in members["layers"]:
         with suppress(InputError):
-            if _holds_counts(open_matrix(path, layer=layer)):
+            if _holds_counts(open_matrix(path, **{**opening, "layer": layer})):
                 return layer
     return None
 

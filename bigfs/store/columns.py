@@ -59,6 +59,7 @@ class Encoding:
     categories: str = "error"  # also of texts
     # The values of columns, where they are known: all parts of a table have the same.
     known: Mapping[str, tuple[str, ...]] | None = None
+    kinds: Mapping[str, str] | None = None  # and a column without a value is of the kind of theirs
 
     def __post_init__(self) -> None:
         """Raise InputError for a word that is none of the choices."""

@@ -79,11 +79,12 @@ def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):
         values = plain_values(uri.values, uri.name)
-        check_vector(values.shape, values.dtype, uri.name)
-        return values.ravel()
-    with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
-        values = _read(uri, rows)
-    check_vector(values.shape, values.dtype, uri)
+    else:
+        with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
+            values = _read(uri, rows)
+    # Texts of which some are missing are objects.
+    kind = "U1" if values.dtype.kind == "O" else values.dtype
+    check_vector(values.shape, kind, name_of(uri), rows)
     return values.ravel()
 
 
@@ -120,7 +121,7 @@ def labels_in(X: Any, source: Source, name: str) -> Any:
 def digest_of(labels: str | LabelValues) -> str:
     """Return a key of the content of labels, wherever they are."""
     if isinstance(labels, LabelValues):
-        values = read_values(labels)
+        values = check_present(read_values(labels), labels.name)
         return fingerprint_of_rows([values.view(np.uint8)], [str(values.dtype)])
     name = column_of(labels)[0]
     path = as_path(name) if sources_of(name) is None else None
@@ -158,7 +159,7 @@ def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
         known = shown(entry for entry in FORMATS if entry.has_labels)
         raise InputError(f"{name}: labels are read from {known} and folders of them.")
     if not kind.is_table:
-        order = (rows,) if kind.names_dimensions else ()
+        order = (rows,) if kind.takes_dimensions else ()
         return cast(np.ndarray, kind.reader.read_column(path, part, *order))
     table = _table(name)
     names = table.schema.names

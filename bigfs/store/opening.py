@@ -67,27 +67,39 @@ def open_uris(uri: str, options: Options) -> Source:
         )
         with as_part():
             parts.append(open_uris(file, of_part))
-    for part in parts:
-        _check_kinds(part, parts[0])
+    kinds = _kinds(parts)
     # All parts have the columns of the values of all.
-    known = {n: in_order(v for p in parts for v in p.categories[n]) for n in parts[0].categories}
-    if any(len(part.categories[name]) < len(known[name]) for part in parts for name in known):
-        roles = replace(roles, encoding=replace(roles.encoding, known=known))
+    known = {n: in_order(v for p in parts for v in p.categories.get(n, ())) for n in kinds}
+    if any(len(p.categories.get(n, "")) < len(known[n]) or n not in p.encoded
+           for p in parts for n in kinds):  # fmt: skip
+        roles = replace(roles, encoding=replace(roles.encoding, known=known, kinds=kinds))
         return open_uris(uri, replace(options, roles=roles))
     chained = chain(parts, short_name(uri))
     chained.watch = watch
     return chained
 
 
-def _check_kinds(part: Source, first: Source) -> None:
-    """Raise InputError if a column of a part holds texts or dates, and another's numbers."""
-    other = sorted(n for n, _ in part.encoded.items() ^ first.encoded.items())
-    if other:
-        kinds = [p.encoded.get(other[0], "number") for p in (part, first)]
-        raise InputError(
-            f"{part.uri}: column {other[0]!r} holds {kinds[0]} values, and {first.uri} {kinds[1]} "
-            f'ones. Write them in one form, or leave it out: input.columns: ["!{other[0]}"].'
-        )
+def _kinds(parts: Sequence[Source]) -> dict[str, str]:
+    """Return what columns hold that are no numbers; without a value they go with any kind.
+
+    Raises
+    ------
+    InputError
+        If a column of a part holds texts or dates, and another's numbers.
+    """
+    kinds = {}
+    for name in sorted({name for part in parts for name in part.encoded}):
+        first, *others = [p for p in parts if name not in p.empty] or parts
+        kinds[name] = first.encoded.get(name, "number")
+        for part in others:
+            kind = part.encoded.get(name, "number")
+            if kind != kinds[name]:
+                raise InputError(
+                    f"{part.uri}: column {name!r} holds {kind} values, and {first.uri} "
+                    f"{kinds[name]} ones. Write them in one form, or leave it out: "
+                    f'input.columns: ["!{name}"].'
+                )
+    return kinds
 
 
 def _partitions(uri: str, sources: list[str]) -> list[dict[str, Any]]:
@@ -241,6 +253,7 @@ class ChainedSource(Source):
             check_shape((self.n_samples, self.n_features), uri)
         self.notes, self.categories = first.notes, dict(first.categories)
         self.encoded = dict(first.encoded)
+        self.empty = set.intersection(*(set(part.empty) for part in self.parts))
         self.column_types = common_types(self.parts)
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
         self.starts_quickly = first.starts_quickly

@@ -7,8 +7,9 @@ import json
 import logging
 import os
 import pickle
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -82,6 +83,8 @@ class Source(ABC):
         The values of columns that are encoded.
     encoded : mapping of str to str
         These columns: "boolean", "date" or "category".
+    empty : set of str
+        Columns of a table that hold no value, as far as its type or its first rows say.
     column_types : mapping of str to str
         Arrow's types of the columns of a table that says them, for its export.
     grid : mapping or None
@@ -111,6 +114,7 @@ class Source(ABC):
     notes: Sequence[str] = ()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     encoded: Mapping[str, str] = MappingProxyType({})
+    empty: Set[str] = frozenset()
     column_types: Mapping[str, str] = MappingProxyType({})
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
@@ -501,9 +505,9 @@ array, or Source
     source = open_object(X, options) if uri is None else open_uris(uri, options)
     for note in source.notes if source is not X else ():  # they were said
         logger.info("%s: %s", source.uri, note)
-    return (
-        source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri or X, source))
-    )
+    if of_rows is None:
+        return source
+    return filtered(source, of_rows, of_rows.labels(uri or X, source, variable))
 
 
 def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
@@ -548,16 +552,20 @@ def as_path(uri: str) -> Location | None:
 
 
 def is_reachable(path: Location) -> bool:
-    """Say whether something is at a path; raise InputError if that cannot be told, or read."""
+    """Say whether data are at a path; raise InputError if it is a pipe, or cannot be read."""
     if isinstance(path, ObjectPath):
         return path.exists()
     try:
-        path.stat()
+        mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # which would be waited for
+        raise InputError(
+            f"{path} is a pipe or a device, and data are read several times. Save them as a file."
+        )
     if path.is_file() and not os.access(path, os.R_OK):  # some libraries would call it damaged
         raise InputError(f"{path} cannot be read: permission denied. Allow it: chmod u+r.")
     return True

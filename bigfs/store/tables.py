@@ -288,6 +288,7 @@ class TableSource(Source):
         )  # fmt: skip
         plain = [c.name for c in self._columns if c.is_plain and not table.is_text]
         types = {name: str(table.schema.field(name).type) for name in plain}
+        self.empty = {field.name for field in fields if str(field.type) == "null"}
         self.column_types = {n: kind for n, kind in types.items() if kind in PLAIN_TYPES}
         self.held_bytes = table.held_bytes(table.own([column.name for column in self._columns]))
 
@@ -376,9 +377,8 @@ def _column(field: Any, encoding: Encoding) -> Column:
     import pyarrow.types as types
 
     content, size, kind = getattr(field.type, "storage_type", field.type), 1, kind_of(field.type)
-    values = (encoding.known or {}).get(field.name)
-    if types.is_null(content) and values is not None:  # a part may have no value that others have
-        kind = "category" if values else "date"
+    if types.is_null(content):  # a part may have no value that others have
+        kind = (encoding.kinds or {}).get(field.name, kind)
     if kind == "list":
         size, content = content.list_size, content.value_type
     large = types.is_integer(content) and content.bit_width > 16

@@ -130,7 +130,8 @@ def computed(X: Any) -> Any:
 def plain_values(values: Any, name: str) -> np.ndarray:
     """Return labels, or what else has a value for each row, as numbers or texts.
 
-    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers.
+    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers, and among texts, which
+    are objects then, None.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def plain_values(values: Any, name: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If texts are missing, or values are neither numbers nor texts.
+        If values are neither numbers nor texts.
     """
     values = computed(values)
     # NumPy would make texts of the NaN in a list of texts.
@@ -164,13 +165,16 @@ def plain_values(values: Any, name: str) -> np.ndarray:
             array = np.array(array.tolist())
     if missing.any() and array.dtype.kind in "fiub":
         array = np.where(missing, np.nan, array)
-    elif missing.any():
-        raise _missing_label(name, missing)
-    return array if array.dtype.kind in "fiub" else array.astype(np.str_)
+    if array.dtype.kind in "fiub":
+        return array
+    texts = array.astype(np.str_)
+    return np.where(missing, np.array(None), texts) if missing.any() else texts
 
 
 def check_present(values: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers or texts, or raise InputError if a number is missing or infinite."""
+    """Return numbers or texts, or raise InputError if one is missing, or a number infinite."""
+    if values.dtype.kind == "O":  # of texts
+        raise _missing_label(name, np.array([text is None for text in values.flat]))
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values)
         raise _missing_label(name, bad, "missing" if np.isnan(values[bad][0]) else "infinite")
@@ -277,13 +281,18 @@ def checksum(chunk: Any) -> str:
     return f"{crc:08x}"
 
 
-def check_vector(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
-    """Refuse what is no vector before it is read: somebody may name the matrix itself."""
+def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Sequence[str] = ()) -> None:
+    """Refuse what is no vector before it is read: somebody may name the matrix itself.
+
+    ``rows`` are the dimensions of the rows, where they are known.
+    """
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_LABEL_BYTES:
         raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
     # An image of classes, or a mask, of rows that are stacked: their number is checked later.
     vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
+    # So is a measure of quality, but a matrix of floats has as many dimensions as that of a table.
+    vector |= len(shape) == len(rows) > 1 and np.dtype(dtype).kind == "f"
     if not vector or np.dtype(dtype).kind not in _LABELS or 0 in shape:
         raise InputError(
             f"{uri}: labels must be one number or text for each sample. Got an array of "

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, check_count, check_rows
-from bigfs.core.paths import LabelValues, column_of
+from bigfs.core.paths import LabelValues, column_of, within
 from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats.parts import ByBands, held_texts
@@ -60,7 +60,9 @@ class RowFilter:
     def _elsewhere(self) -> bool:
         return self.column is not None and ("::" in self.column or self.column.endswith(".npy"))
 
-    def labels(self, X: Any, source: Source) -> str | LabelValues | None:
+    def labels(
+        self, X: Any, source: Source, variable: str | None = None
+    ) -> str | LabelValues | None:
         """Return where the values of the column are, or those of an object; None without one.
 
         Parameters
@@ -68,6 +70,8 @@ class RowFilter:
         X : str, Path, ObjectPath or object
             What was opened.
         source : Source
+        variable : str or None, default=None
+            The array of it, or the modality.
 
         Raises
         ------
@@ -77,7 +81,7 @@ class RowFilter:
         if self.column is None or self._elsewhere:
             return self.column
         if isinstance(X, (str, Path, ObjectPath)):
-            return f"{X}::{self.column}"
+            return within(str(X), variable, self.column)
         from bigfs.store.labels import labels_in
 
         return LabelValues(f"X::{self.column}", labels_in(X, source, self.column))
@@ -106,9 +110,10 @@ class RowFilter:
         for value in given:
             same = values == (str(value) if texts else value)
             if not np.any(same):
+                there = [value for value in values.tolist() if value is not None]
                 raise InputError(
                     f"{uri}: no row has {value!r} in {self.column!r} (input.rows). It holds "
-                    f"{listed([str(value) for value in np.unique(values).tolist()])}."
+                    f"{listed([str(value) for value in np.unique(there).tolist()])}."
                 )
             matches |= same
         return matches

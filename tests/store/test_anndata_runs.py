@@ -98,7 +98,7 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
     assert load_labels(f"{path}::batch", N).tolist() == (2 - batch).tolist()
     for name in ("number", "text"):
         assert load_labels(f"{path}::{name}", N).tolist() == batch.tolist()
-    refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "It has batch, number"}
+    refused = {"gap": "row 1 is missing", "gaps": "row 0 is missing", "x": "It has batch, number"}
     for name, message in refused.items():
         with pytest.raises(InputError, match=message):
             load_labels(f"{path}::{name}", N)
@@ -106,6 +106,32 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
     for X, key in ((path, f"{path}::batch"), (adata, "batch")):
         fitted = HighlyVariable(3, flavor="deviance", batch_key=key).fit(X)
         np.testing.assert_allclose(fitted.scores_, expected.scores_, rtol=1e-12)
+
+
+def test_columns_of_a_modality_are_labels_rows_and_batches(tmp_path: Path) -> None:
+    """MuData's layout on disk: the modalities are AnnData in a group, whose rows may differ."""
+    place = str(tmp_path / "m.h5mu")
+    with h5py.File(place, "w") as file:
+        for name, n in (("rna", N), ("prot", N // 2)):
+            obs = pd.DataFrame({"kind": list("ab") * (n // 2), "q": np.arange(n) / n})
+            adata = ad.AnnData(COUNTS[:n], obs=obs.set_index(obs.index.astype(str)))
+            ad.io.write_elem(file, f"mod/{name}", adata)
+        ad.io.write_elem(file, "obs", pd.DataFrame(index=obs.index.astype(str)))
+        ad.io.write_elem(file, "var", pd.DataFrame(index=["g"]))
+    chosen = {"uri": place, "variable": "rna", "labels": "kind", "batch_key": "kind"}
+    chosen |= {"rows": {"column": "q", "at_least": 0.5}}
+    settings = {
+        "run": str(tmp_path / "run"), "method": "highly_variable", "n_features_to_select": 3,
+        "highly_variable": {"flavor": "deviance"}, "input": chosen,
+    }  # fmt: skip
+    result = run(settings)
+    assert result.n_samples == N // 2
+    assert result.evaluation is not None
+    assert result.evaluation["labels"] == f"{place}::rna:kind"
+    lines = describe(place, variable="rna")
+    assert any(line.startswith("obs: kind") for line in lines)
+    with pytest.raises(InputError, match="Name one of prot, rna as FILE::MODALITY:COLUMN"):
+        load_labels(f"{place}::kind")
 
 
 @pytest.mark.parametrize("kind", ["memory", "backed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,41 @@ def test_a_column_that_goes_on_with_other_cells_is_named(
     (tmp_path / "X.csv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="'c' begins with .* other cells .* value 'maybe'"):
         list(open_matrix(tmp_path / "X.csv", **options).iter_blocks(1000))
+
+
+@pytest.mark.parametrize("rows", [3, 200_000])
+@pytest.mark.parametrize(
+    ("cell", "options", "reason"),
+    [
+        ("NA  ", {}, "no missing value, by its blanks"),
+        ("   ", {}, "no missing value, by its blanks"),
+        ("nA", {}, "no missing value, by its blanks or its spelling"),
+        ("3.5", {"decimal": ",", "delimiter": ";"}, "no number in the digits 0 to 9 with ','"),
+        ("\u0663", {}, "no number in the digits 0 to 9 with '.'"),
+    ],
+)
+def test_a_cell_that_is_nearly_a_number_is_named_with_its_line(
+    cell: str, options: dict[str, Any], reason: str, rows: int, tmp_path: Path
+) -> None:
+    mark = options.get("delimiter", ",")
+    lines = ["a,c", *(f"{i},1" for i in range(rows)), f"7,{cell}", "8,2"]
+    (tmp_path / "X.csv").write_text("\n".join(lines).replace(",", mark), encoding="utf-8")
+    place = re.escape(f"line {rows + 2}, column 1 ('c') is {cell!r}, which ")
+    with pytest.raises(InputError, match=place + f".*{reason}"):
+        list(open_matrix(tmp_path / "X.csv", csv=options).iter_blocks(1000))
+    if "missing" in reason:
+        blocks = open_matrix(tmp_path / "X.csv", csv={"na_values": [cell]}).iter_blocks(1000)
+        np.testing.assert_array_equal(np.concatenate(list(blocks))[-2], [7, np.nan])
+
+
+def test_a_column_that_begins_with_empty_cells_may_hold_numbers_but_no_text(tmp_path: Path) -> None:
+    for last in ("7", "b"):
+        lines = ["a,c", *(f"{i}," for i in range(200_000)), f"1,{last}"]
+        (tmp_path / f"{last}.csv").write_text("\n".join(lines))
+    *_, block = open_matrix(tmp_path / "7.csv").iter_blocks(1000)
+    assert block[-1].tolist() == [1, 7]
+    with pytest.raises(InputError, match="'c' has no value .* text: 'b' in line 200002.* Parquet"):
+        list(open_matrix(tmp_path / "b.csv", categories="numbers").iter_blocks(1000))
 
 
 def test_a_carriage_return_alone_ends_a_line_and_empty_lines_are_none(tmp_path: Path) -> None:

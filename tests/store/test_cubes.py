@@ -238,6 +238,35 @@ def test_an_image_of_labels_may_have_its_dimensions_in_another_order(
     np.testing.assert_array_equal(load_labels(labels, Y * X), classes.ravel())
 
 
+@pytest.mark.parametrize("kind", ["NetCDF", "HDF5", "Dataset", "npy"])
+def test_a_picture_of_quality_chooses_rows(kind: str, tmp_path: Path) -> None:
+    """It may be of floats, or whole numbers of which some are missing."""
+    quality, data = np.linspace(0, 1, Y * X).reshape(Y, X), scene()
+    xr = pytest.importorskip("xarray", reason="the extra bigfs[xarray] is not installed")
+    arrays = {"q": (("y", "x"), quality), "X": (("y", "x", "band"), data)}
+    flags = {"q": ("yx", np.where(quality < 0.5, 0, 9).astype(np.int8))}
+    cube: Any = xr.Dataset(arrays)
+    column = str(tmp_path / "q.npy") if kind == "npy" else "q"
+    if kind == "npy":
+        np.save(column, quality)
+    if kind == "HDF5":
+        h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for name, (dims, values) in (flags | {"X": ("yxb", data)}).items():
+                file[name] = values
+                for i, dim in enumerate(dims):
+                    file[name].dims[i].label = dim
+            file["q"].attrs["_FillValue"] = np.int8(0)
+        cube = tmp_path / "a.h5"
+    elif kind != "Dataset":
+        pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+        cube.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+        cube = tmp_path / "a.nc"
+    source = open_matrix(cube, variable="X", features=2, rows={"column": column, "at_least": 0.5})
+    rows = np.concatenate(list(source.iter_blocks(100)))
+    np.testing.assert_array_equal(rows, data[quality >= 0.5])
+
+
 @pytest.mark.full
 def test_a_selector_takes_a_cube_and_keeps_its_bands(tmp_path: Path) -> None:
     source = open_matrix(zarr_array(tmp_path), features="band")

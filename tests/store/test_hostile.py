@@ -92,6 +92,20 @@ def test_a_pipeline_that_never_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2 and "it is not a regular file" in shown
 
 
+@pytest.mark.parametrize("name", ["pipe.csv", "pipe.npy", "pipe.parquet", "/dev/zero"])
+def test_data_that_never_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name != "/dev/zero":
+        os.mkfifo(name)
+    np.save("X.npy", np.ones((4, 2)))
+    labels = ("plan", "mcfs", "--set", "input.uri=X.npy", "--set", f"evaluate.labels={name}")
+    for command in (("inspect", name), labels):
+        code, shown = call(capsys, *command)
+        assert code == 2 and f"{name} is a pipe or a device" in shown and "as a file" in shown
+
+
 @pytest.mark.parametrize("size", ["1e308 GiB", "9e99", 10**30, "0.1", -1, "1e-300 GiB"])
 def test_a_size_that_cannot_be(size: Any) -> None:
     with pytest.raises(InputError):

@@ -93,6 +93,32 @@ def test_rows_and_missing_values_together(tmp_path: Path) -> None:
         ingest(source, tmp_path / "out.zarr")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame", "h5ad", "AnnData"])
+def test_rows_without_a_value_are_not_kept(kind: str, tmp_path: Path) -> None:
+    X: Any = pd.DataFrame({"g0": [1.0, 2, 3, 4]}, index=list("rstu"))
+    columns = {
+        "text": ["a", None, "b", "a"],
+        "class": pd.Categorical(["a", None, "b", "a"]),
+        "whole": pd.array([1, None, 0, 1], dtype="Int64"),
+        "bool": pd.array([True, None, False, True], dtype="boolean"),
+    }
+    place: Any = tmp_path / f"X.{kind}"
+    table, obs = X.assign(**columns), pd.DataFrame(columns, index=X.index)
+    if kind in ("h5ad", "AnnData"):
+        adata = pytest.importorskip("anndata").AnnData(X, obs=obs)
+        place = adata if kind == "AnnData" else adata.write_h5ad(place) or place
+    elif kind == "frame":
+        place = table
+    else:
+        table.to_csv(place, index=False) if kind == "csv" else table.to_parquet(place)
+    for name, keep in {"text": "a", "class": "a", "whole": 1, "bool": True}.items():
+        keep = "True" if (kind, name) == ("csv", "bool") else keep  # as it is written
+        source = open_matrix(place, columns="g*", rows={"column": name, "keep": keep})
+        assert np.concatenate(list(source.iter_blocks(9))).ravel().tolist() == [1, 4], name
+    with pytest.raises(InputError, match="no row has 'c' in 'text' .* It holds a, b"):
+        list(open_matrix(place, columns="g*", rows={"column": "text", "keep": "c"}).iter_blocks(9))
+
+
 @pytest.mark.full
 def test_a_changed_filter_reads_again_and_a_plan_reads_no_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", table()[["g0", "g1", "g2"]])

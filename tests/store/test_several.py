@@ -101,6 +101,27 @@ def test_texts_and_dates_in_folder_names_are_encoded(form: str, tmp_path: Path) 
     assert ids == np.repeat(["1970-01-01", "1970-01-02", "1970-01-03"], 16).tolist()
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_a_column_without_a_value_in_a_part_goes_with_any_kind(
+    form: str, order: list[int], tmp_path: Path
+) -> None:
+    kinds = {"text": ["b", "a"], "day": ["1970-01-02", "1970-01-03"], "flag": [True, False]}
+    full = pd.DataFrame({"g0": [1.0, 2.0], **kinds}).assign(day=lambda X: pd.to_datetime(X["day"]))
+    places = []
+    for i, part in enumerate((full, full.assign(**dict.fromkeys(kinds)))):
+        places.append(tmp_path / f"{i}.{form}")
+        part.to_csv(places[i], index=False) if form == "csv" else part.to_parquet(places[i])
+    options = {"categories": "numbers", "dates": "numbers"}
+    source = open_matrix([places[i] for i in order], **options)
+    values = np.array([[1, 1, 1, 1], [2, 0, 2, 0]]), np.array([[1, *[np.nan] * 3]] * 2)
+    values[1][1, 0] = 2
+    np.testing.assert_array_equal(
+        np.concatenate(list(source.iter_blocks(9))), np.concatenate([values[i] for i in order])
+    )
+    assert source.encoded == {"text": "category", "day": "date", "flag": "boolean"}
+
+
 @pytest.mark.full
 def test_a_folder_of_parts_from_end_to_end(tmp_path: Path) -> None:
     uri = spark_like(tmp_path)

@@ -31,8 +31,8 @@ class Format:
     folders: tuple[str, ...] = ()  # what a folder of the format holds one of
     writes: tuple[str, ...] = ()  # those of the endings that export writes
     keeps_ids: bool = False  # whether an export may hold the rows' ids
-    # Whether its arrays have named dimensions, which ``read_column`` brings into the order of rows.
-    names_dimensions: bool = False
+    # Whether ``read_column`` takes the dimensions of the rows, for arrays of several dimensions.
+    takes_dimensions: bool = False
 
     @property
     def is_table(self) -> bool:
@@ -64,17 +64,19 @@ _COUNTS = Format(
 )
 ZARR = Format(
     "zarr_array", (".zarr", ".zarr.zip"), ("layer", *_CUBE),
-    folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",), names_dimensions=True,
+    folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",), takes_dimensions=True,
 )  # fmt: skip
 HDF5 = Format(
     "hdf5",
     (".h5ad", ".h5", ".hdf5", ".h5mu", ".loom", ".nc", ".nc4", ".he5", ".h5seurat"),
     ("layer", "feature_types", *_CUBE), b"\x89HDF\r\n\x1a\n",
-    writes=(".h5ad",), keeps_ids=True, names_dimensions=True,
+    writes=(".h5ad",), keeps_ids=True, takes_dimensions=True,
 )  # fmt: skip
 FORMATS = (
-    Format("npy", (".npy",), _CUBE, b"\x93NUMPY", writes=(".npy",)),
-    Format("npz", (".npz",), _CUBE),
+    Format(
+        "npy", (".npy",), _CUBE, b"\x93NUMPY", writes=(".npy",), takes_dimensions=True
+    ),
+    Format("npz", (".npz",), _CUBE, takes_dimensions=True),
     Format(
         "csv", tuple(e + p for e in TEXTS for p in _PACKED), ("roles", "header", "csv"),
         writes=(".csv",), keeps_ids=True,
@@ -92,7 +94,7 @@ FORMATS = (
     ),
     HDF5,
     # NetCDF 3, which is no HDF5.
-    Format("xarrays", (), _CUBE, b"CDF", names_dimensions=True),
+    Format("xarrays", (), _CUBE, b"CDF", takes_dimensions=True),
     Format(
         "raster", (".tif", ".tiff", ".img", ".dat", ".bsq", ".bil", ".bip", ".hdr"), _CUBE,
         (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), writes=(".tif", ".tiff"),

@@ -19,7 +19,6 @@ import numpy as np
 
 from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError, InputTypeError
-from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats import parts, zarr_array
@@ -38,7 +37,7 @@ from bigfs.store.source import (
     no_column,
     open_matrix,
 )
-from bigfs.store.values import decoding, installed
+from bigfs.store.values import decoding, installed, plain_values
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": parts.CSRParts, "csc_matrix": parts.CSCParts}
@@ -137,14 +136,14 @@ def read_column(path: Location, name: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If there is no such column, it has missing values, or is of a kind that is not read.
+        If there is no such column, or it is of a kind that is not read.
     """
     import pandas as pd
 
     with on_disk(path) as tree:
         if tree.find("mod") is not None:
             modality, _, name = name.rpartition(":")
-            tree = _modality(tree, modality or None)
+            tree = _modality(tree, modality or None, "as FILE::MODALITY:COLUMN")
         obs = tree.frame("obs")
         is_old = hasattr(obs, "shape")
         known = obs.dtype.names[1:] if is_old else obs.attrs.get("column-order", ())
@@ -155,18 +154,16 @@ def read_column(path: Location, name: str) -> np.ndarray:
         categories = f"uns/{name}_categories" if is_old else f"obs/__categories/{name}"
         if tree.find(categories) is not None:
             values = pd.Categorical.from_codes(values, tree.read(categories))
-    missing = np.asarray(pd.isna(values))
-    if missing.any() and getattr(values.dtype, "kind", "O") != "f":
-        raise InputError(
-            f"{path}: obs column {name!r} has no value in row {int(missing.argmax())}. {FROM_0}"
-        )
-    values = np.asarray(values, getattr(values.dtype, "numpy_dtype", None))
-    return values if values.dtype.kind in "fiub" else values.astype(np.str_)
+    return plain_values(values, f"{path}::{name}")
 
 
-def contents(path: Location) -> dict[str, list[str]]:
-    """Return the names of what an AnnData holds beside X: columns of obs with what they are."""
+def contents(path: Location, variable: str | None = None) -> dict[str, list[str]]:
+    """Return the names of what an AnnData holds beside X: columns of obs with what they are.
+
+    ``variable`` is the modality of a MuData.
+    """
     with on_disk(path) as tree:
+        tree = tree if tree.find("mod") is None else _modality(tree, variable)
         obs = tree.frame("obs")
         held = {group: sorted(tree.find(group) or ()) for group in ("layers", "obsm", "obsp")}
         if hasattr(obs, "shape"):  # of anndata before 0.7
@@ -266,14 +263,16 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
         yield AnnotatedTree(zarr_array.open_node(path), place, str(path))
 
 
-def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
+def _modality(
+    tree: AnnotatedTree, name: str | None, how: str = "by input.variable"
+) -> AnnotatedTree:
     """Return the AnnData of a modality of a MuData."""
     known = sorted(tree.find("mod"))
     if name is None and len(known) == 1:
         name = known[0]
     if name not in known:
         what = "several modalities" if name is None else f"no modality {name!r}"
-        raise InputError(f"{tree.uri} has {what}. Name one of {listed(known)} by input.variable.")
+        raise InputError(f"{tree.uri} has {what}. Name one of {listed(known)} {how}.")
     return AnnotatedTree(tree.root, tree.path, tree.uri, f"mod/{name}/")
 
 

@@ -135,6 +135,8 @@ class TextTable(Table):
             logger.info("%s: no header, the first line is a sample (input.header)", self.uri)
             self._note = ""  # once, however often it is read
         types = {name: self.schema.field(name).type for name in columns}
+        # Numbers may follow on empty cells.
+        types = {n: pa.float64() if pa.types.is_null(kind) else kind for n, kind in types.items()}
         for line, piece in self._pieces():
             self._current = line, piece
             try:
@@ -257,26 +259,42 @@ class TextTable(Table):
 
     def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
         """Raise InputError for the cells of a piece that are not of the type of their column."""
+        import pyarrow as pa
+
         kinds = {name: self.schema.field(name).type for name in columns}
-        numbers = [name for name in columns if kinds[name] == "double"]
+        numbers = [name for name in columns if kinds[name] in ("double", "null")]
         unusable, first = {}, None
         for name, texts in self._texts(piece, line, numbers).to_pydict().items():
             values = [self._number(text) for text in texts]
             wrong = [i for i, value in enumerate(values) if value is None]
-            if 2 * len(wrong) > sum(v is None or v == v for v in values):
+            is_late = bool(wrong) and kinds[name] == "null"
+            if is_late or 2 * len(wrong) > sum(v is None or v == v for v in values):
                 unusable[name] = self._describe(texts[wrong[0]], line + wrong[0])
             elif wrong and (first is None or wrong[0] < first[0]):
                 first = (wrong[0], name, texts[wrong[0]])
+        late = [name for name in unusable if kinds[name] == "null"]
+        if late and self.roles.encoding.categories != "error":
+            raise InputError(
+                f"{self.uri}: column {late[0]!r} has no value in the first MB, which tells its "
+                f"type, but later text: {unusable[late[0]]}. Leave it out (input.columns: "
+                f'["!{late[0]}"]), or write the table as Parquet, which says what columns hold.'
+            )
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
+            kinds |= dict.fromkeys(numbers, pa.float64())
             raise self._unlike(piece, line, kinds)
         i, name, text = first
-        shown = f" ({name!r})" if self.named else ""
         raise InputError(
-            f"{self.uri}: line {line + i}, column {self._all.index(name)}{shown} is "
-            f"{text[:_SHOWN]!r}, which is not a number. Cells are separated by "
+            f"{self._cell(line + i, name, text)}, which is not a number. Cells are separated by "
             f"{self._dialect.delimiter!r}; encode or drop columns of text. Lines count from 1, "
             "columns from 0."
+        )
+
+    def _cell(self, line: int, name: str, text: str) -> str:
+        """Return where a cell is and what it holds, as the beginning of a sentence."""
+        shown = f" ({name!r})" if self.named else ""
+        return (
+            f"{self.uri}: line {line}, column {self._all.index(name)}{shown} is {text[:_SHOWN]!r}"
         )
 
     def _unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> InputError:
@@ -287,12 +305,26 @@ class TextTable(Table):
             try:
                 self._parse(piece, line, {name: kind})
             except pa.ArrowInvalid as error:
-                reason = str(error).rpartition(": ")[2].rstrip(".")
-                return InputError(
-                    f"{self.uri}: column {name!r} begins with dates, or with true and false, but "
-                    f"has other cells from line {line} on: {reason}. Leave it out "
-                    "(input.columns), or correct it."
+                row = re.search(r"Row #(\d+)", str(error))
+                i = int(row[1]) - 1 if row else 0
+                text = self._texts(piece, line, [name]).column(0)[i].as_py()
+                if kind != "double":
+                    reason = str(error).rpartition(": ")[2].rstrip(".")
+                    return InputError(
+                        f"{self.uri}: column {name!r} begins with dates, or with true and false, "
+                        f"but has other cells from line {line + i} on: {reason}. Leave it out "
+                        "(input.columns), or correct it."
+                    )
+                why = (
+                    f"is no number in the digits 0 to 9 with {self._dialect.decimal!r} before "
+                    "decimals. Correct it, or set input.csv.decimal"
                 )
+                if as_number(text) != as_number(text):  # NaN
+                    why = (
+                        "stands for no missing value, by its blanks or its spelling. Correct it, "
+                        "or name it as it is in input.csv.na_values"
+                    )
+                return InputError(f"{self._cell(line + i, name, text)}, which {why}.")
         raise AssertionError("all cells are of the types of their columns")
 
     def _describe(self, text: str, line: int) -> str:
@@ -330,7 +362,7 @@ class TextTable(Table):
                 kind = pa.timestamp("us", tz=getattr(kind, "tz", None))
             elif types.is_time(kind):
                 kind = pa.string()
-            elif not types.is_boolean(kind):
+            elif not (types.is_boolean(kind) or types.is_null(kind)):
                 kind = pa.float64()
             known[name] = kind
         if "" in names and "" in known:

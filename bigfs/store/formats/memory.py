@@ -287,7 +287,9 @@ class DaskFrameSource(Source):
         self.n_features, self.dtype = meta.n_features, meta.dtype
         self.feature_names, self.notes = meta.feature_names, meta.notes
         self.categories = meta.categories
-        self._roles = replace(part, encoding=replace(roles.encoding, known=meta.categories))
+        self._roles = replace(
+            part, encoding=replace(roles.encoding, known=meta.categories, kinds=meta.encoded)
+        )
 
     def _distinct(self, column: str) -> Any:
         return self._X[column].unique().compute(scheduler=dask_get())

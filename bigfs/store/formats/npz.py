@@ -6,7 +6,7 @@ import math
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -240,8 +240,8 @@ class _UnpackedParts:
         yield self._arrays
 
 
-def read_column(path: Location, name: str) -> np.ndarray:
-    """Return an array of labels; without a name ``y``."""
+def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+    """Return an array of labels; without a name ``y``; ``rows`` as `check_vector`."""
     name = name or "y"
     names = member_names(path)
     if name not in names:
@@ -249,7 +249,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
             f"{path} has no array {name!r} (it has {listed(names)}). Name one as {path}::NAME."
         )
     shape, _, dtype = member_header(path, name)
-    check_vector(shape, dtype, f"{path}::{name}")
+    check_vector(shape, dtype, f"{path}::{name}", rows)
     return load(path, name)
 
 

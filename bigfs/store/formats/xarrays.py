@@ -123,7 +123,7 @@ def read_labels(
     uri : str
     """
     with decoding(uri):
-        check_vector(array.shape, array.dtype, uri)
+        check_vector(array.shape, array.dtype, uri, rows)
         values = np.asarray(array[tuple(slice(0, n) for n in array.shape)])
     kept = {name: value for name, value in _meaningful(attributes).items() if name in _PACKED}
     if kept:

@@ -135,7 +135,7 @@ def figures(
     file = options.folder / f"{name}.npz"
     sp.save_npz(file, X)
     judged = RowBlocks.from_any(X, transform="normalize_log1p", sparse=True)
-    protocol = Protocol(int(y.max()) + 1, options.repetitions, 10, "k-means++", True, 0)
+    protocol = Protocol(int(y.max()) + 1, options.repetitions, 10)
     rows = []
     for title, settings in jobs(options):
         if "flavor" not in settings:

@@ -70,7 +70,7 @@ def figures(name: str, X: Any, y: np.ndarray, options: argparse.Namespace) -> li
     np.save(options.folder / f"{name}.npy", X.toarray())
     kind = "unit_norm" if text else "normalize_log1p"
     judged = RowBlocks.from_any(X, transform=kind)
-    protocol = Protocol(int(y.max()) + 1, options.repetitions, 10, "k-means++", True, 0)
+    protocol = Protocol(int(y.max()) + 1, options.repetitions, 10)
     rows = []
     for method in options.methods:
         settings = {

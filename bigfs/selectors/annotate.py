@@ -72,6 +72,11 @@ def select(
     check_choice("method", method, METHODS)
     if not (isinstance(key_added, str) and key_added):
         raise InputError(f"key_added must be a text. Got {key_added!r}.")
+    if copy and adata.isbacked:
+        raise InputError(
+            "copy=True copies all values, and those of adata are in a file. Leave it out, or give "
+            "adata.to_memory()."
+        )
     source = adata if layer is None else open_matrix(adata, layer=layer)
     if layer is not None and source.feature_names != [str(name) for name in adata.var_names]:
         raise InputError(

@@ -152,6 +152,8 @@ def test_select_writes_columns_of_var(kind: str, tmp_path: Path) -> None:
         copied = select(adata, 2, method="highly_variable", copy=True, **settings)
         assert not any(name.startswith("hv") for name in adata.var)
     else:
+        with pytest.raises(InputError, match="copy=True .* are in a file.* adata.to_memory"):
+            select(adata, 2, method="highly_variable", copy=True, **settings)
         select(adata, 2, method="highly_variable", **settings)
     np.testing.assert_allclose(copied.var["hv_score"], by_batch.scores_)
     if kind == "memory":

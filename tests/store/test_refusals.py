@@ -284,6 +284,19 @@ def test_bad_input_is_refused_in_words(case: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "nothing is left"
 
 
+def test_a_group_of_hdf5_and_integers_that_arrow_does_not_have(tmp_path: Path) -> None:
+    h5py, polars = pytest.importorskip("h5py"), pytest.importorskip("polars", "1.20")
+    with h5py.File(tmp_path / "X.h5", "w") as file:
+        for group in (file, file.create_group("a")):
+            with pytest.raises(InputError, match="of an HDF5 file, which is no array. Give the pa"):
+                open_matrix(group)
+    X = polars.DataFrame({"a": [1.0, 2.0], "b": polars.Series([1, 2], dtype=polars.Int128)})
+    for frame in (X, X.lazy()):
+        with pytest.raises(InputError, match="'b' holds Int128, .* X.cast..'b': polars.Int64"):
+            open_matrix(frame)
+    assert open_matrix(X.cast({"b": polars.Int64})).n_features == 2
+
+
 def test_objects_of_other_kinds_are_type_errors() -> None:
     for item in ([1, 2], None, 3, object(), {"X": X}):
         with pytest.raises(InputTypeError, match="must be a path"):

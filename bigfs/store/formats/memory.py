@@ -254,13 +254,20 @@ def _second_read() -> InputError:
 
 def open_arrow(X: Any) -> Table:
     """Return an Arrow table or stream, or a polars frame; a lazy one goes to scratch first."""
+    kinds = X.collect_schema() if hasattr(X, "collect_schema") else {}
+    for name, kind in kinds.items():
+        if str(kind).endswith("Int128"):
+            raise InputError(
+                f"X: column {name!r} holds {kind}, which Arrow does not have. Cast it: "
+                f"X.cast({{{name!r}: polars.Int64}})."
+            )
     if hasattr(X, "__arrow_c_stream__"):
         return ArrowTable(X)
     from bigfs.store.formats.parquet import ParquetTable
     from bigfs.store.scratch import Scratch
 
     scratch = Scratch()
-    rows = max(1, _GROUP_BYTES // (8 * len(X.collect_schema())))
+    rows = max(1, _GROUP_BYTES // (8 * len(kinds)))
     # polars runs the query in pieces; by default it packs them for keeping, which takes longer
     path = scratch.path / "X.parquet"
     X.sink_parquet(path, compression="lz4", statistics=False, row_group_size=rows)
@@ -427,6 +434,11 @@ def open_object(X: Any, options: Options) -> Source | None:
         return FrameSource(X, options.roles)
     if is_frame(X) and root != "pandas":
         return TableSource(open_arrow(X), options.roles)
+    if root == "h5py" and not hasattr(X, "shape"):
+        raise InputError(
+            f"X is {X.name!r} of an HDF5 file, which is no array. Give the path of the file, or an "
+            "array of it, X[NAME]."
+        )
     # An array of HDF5 is read by slices, as one in memory is.
     if isinstance(X, np.ndarray) or root == "h5py":
         return ArraySource(X)

@@ -73,7 +73,7 @@ class ParquetTable(Table):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        known = {"metadata": self._metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+        known = {"metadata": self._metadata, "buffer_size": 1, "pre_buffer": False}
         with refusing(f"{self.uri} is damaged", pa.ArrowException, OSError), suppress(EOFError):
             next(pq.ParquetFile(_Unread(), **known).iter_batches(1, [group], use_threads=False), 0)
 

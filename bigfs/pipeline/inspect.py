@@ -25,7 +25,7 @@ from bigfs.store.columns import different_units, suspicious_columns, unlike_othe
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats import Format, format_named, format_of
 from bigfs.store.formats.annotated import OBS_NAMES, contents
-from bigfs.store.lease import LEASE
+from bigfs.store.lease import LEASE, is_left
 from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
@@ -93,7 +93,8 @@ def _inspect_run(path: Location, verify: bool) -> str:
     directory = RunDirectory(path).read()
     manifest = directory.manifest
     status = manifest.get("status", "not started")
-    if status == "running" and not (path / LEASE).exists():
+    is_gone = not (path / LEASE).exists() or isinstance(path, Path) and is_left(path)
+    if status == "running" and is_gone:
         status = "stopped before it finished"
     if status not in ("running", "done"):
         status += "; run it again to continue"

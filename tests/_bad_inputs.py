@@ -180,7 +180,7 @@ DATA: dict[str, Case] = {
     "zarr with broken metadata": Case(some_folder("X.zarr", "zarr.json"), URI + "X.zarr",
                                       ("X.zarr is a damaged zarr folder",)),
     "zarr without X": Case(zarr_array(X[0], name="other"), URI + "X.zarr",
-                           ("X.zarr holds 0 matrices", "it has other")),
+                           ("X.zarr holds no matrix of numbers", "it has other")),
     "zarr of one dimension": Case(zarr_array(X[0]), URI + "X.zarr", ("Got shape (4,)",)),
     "store with a missing chunk": Case(
         zarr_store(lambda path: (path / "X/c/2/0").unlink()), URI + "S.zarr",

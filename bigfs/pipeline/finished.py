@@ -11,7 +11,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import validated
 from bigfs.config.sections import EvaluateConfig
 from bigfs.core.errors import BigfsError, InputError
-from bigfs.core.paths import parse_json
+from bigfs.core.paths import check_writable, parse_json
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.report.page import comparison_page, run_page
@@ -69,6 +69,8 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     place = folder / REPORT
     if place.exists() and not is_own_report(place, run_id):
         raise InputError(f"{place} exists, and bigfs did not write it. Give another file with -o.")
+    if isinstance(place, Path):
+        check_writable(place.parent, "the report (-o)")
     write_atomic(place, page)
     return place
 

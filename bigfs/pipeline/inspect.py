@@ -25,7 +25,7 @@ from bigfs.store.columns import different_units, suspicious_columns, unlike_othe
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats import Format, format_named, format_of
 from bigfs.store.formats.annotated import OBS_NAMES, contents
-from bigfs.store.lease import LEASE
+from bigfs.store.lease import LEASE, is_left
 from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
@@ -93,7 +93,8 @@ def _inspect_run(path: Location, verify: bool) -> str:
     directory = RunDirectory(path).read()
     manifest = directory.manifest
     status = manifest.get("status", "not started")
-    if status == "running" and not (path / LEASE).exists():
+    is_gone = not (path / LEASE).exists() or isinstance(path, Path) and is_left(path)
+    if status == "running" and is_gone:
         status = "stopped before it finished"
     if status not in ("running", "done"):
         status += "; run it again to continue"
@@ -143,6 +144,7 @@ class TableColumn:
     distinct: int = 0
     shown: str = ""  # range of numbers, or examples
     is_id: bool = False  # whether it holds texts or whole numbers, another one in every row
+    is_feature: bool = True
 
 
 def describe(path: str | Location, **opening: Any) -> list[str]:
@@ -181,12 +183,13 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
     elif source is not None and source.sources:
         lines.append("rows of " + listed([f"{uri} ({n:,})" for uri, n in source.sources]))
     first, is_open = sources[0] if sources else str(path), source is not None
+    names = None if source is None else source.feature_names
     is_light = source is not None and source.held_bytes <= _HELD_BYTES
     units = [note] if is_light and (note := different_units(source)) else []
     if is_open and _table_at(first) is not None:
         source = None  # what describes a file of many columns is not held twice
     proposed = _proposed(first, refusal, opening)
-    columns, n_rows, n_empty = _columns(first, {**proposed, **opening})
+    columns, n_rows, n_empty = _columns(first, {**proposed, **opening}, names)
     columns += _partitions(str(path), sources) if columns else []
     if not is_open and not columns:
         members = _members(path)
@@ -222,10 +225,12 @@ def _proposed(path: str, refusal: str, opening: Mapping[str, Any]) -> dict[str, 
     return proposed
 
 
-def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], int, int]:
+def _columns(
+    path: str, opening: Mapping[str, Any], names: Sequence[str] | None
+) -> tuple[list[TableColumn], int, int]:
     """Return the columns of a table by its first rows, how many these are, and how many empty.
 
-    A row is empty where all columns of numbers lack a value.
+    A row is empty where all columns of numbers lack a value. ``names`` are those of features.
     """
     at = _table_at(path)
     if at is None:
@@ -253,7 +258,10 @@ def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], 
     # Without rows it is said where they are read.
     if not n_rows and table.n_rows is None:
         return [], 0, 0
-    return list(columns.values()), n_rows, int(empty.sum())
+    # A list is several features.
+    features = {name.removesuffix("[0]") for name in names or columns}
+    described = [replace(c, is_feature=c.name in features) for c in columns.values()]
+    return described, n_rows, int(empty.sum())
 
 
 def _partitions(uri: str, sources: list[str]) -> list[TableColumn]:
@@ -311,7 +319,7 @@ def _verdict(
     """Return a run's refusal of the table, and the settings with which it would take it."""
     n_rows, n_empty = rows
     numbers = [column for column in columns if column.is_number]
-    gaps = [column for column in numbers if column.missing]
+    gaps = [column for column in numbers if column.missing and column.is_feature]
     settings = [f"input.{name}={_as_yaml(v)}" for name, v in (opening or proposed).items()]
     classes, unlike = [], []
     if not opening:  # else a refusal says what else is needed
@@ -425,7 +433,8 @@ def proposal(
     try:
         config = load_config(method, given)
         source = open_matrix(config.input.uri, **config.opening)
-        next(source.iter_blocks(_HEAD_ROWS), None)
+        if next(source.iter_blocks(_HEAD_ROWS), None) is None:
+            raise InputError(f"{source.uri}: at least 2 samples are needed. Got 0.")
         if config.n_features_to_select >= source.n_features:
             given.append(f"n_features_to_select={max(1, source.n_features // 2)}")
             config = load_config(method, given)

@@ -447,7 +447,7 @@ def read_axis(file: str | None, n_features: int) -> np.ndarray | None:
         raise InputError(f"report.axis: {error}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InputError(f"report.axis: {file} cannot be read: {reason}.") from None
+        raise InputError(f"report.axis: {file} cannot be read: {reason.rstrip('.')}.") from None
     values = np.ravel(values)
     if values.dtype.kind not in "iuf" or len(values) != n_features or not np.isfinite(values).all():
         raise InputError(

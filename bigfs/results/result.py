@@ -200,7 +200,7 @@ class Result:
         InputError
             If the number is not an int in [1, n_features].
         """
-        n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
+        n_selected = check_n_selected("export (--m)", n_features_to_select, self.n_features)
         apart = [name for name in ("redundancy", "least_gap") if self.settings.get(name)]
         if apart and n_selected > len(self.selected):
             logger.warning(
@@ -436,11 +436,10 @@ class Result:
         lines += [f"Result: {self.path}", f"All features, ranked: {self.path / FEATURES}"]
         uri = str(self.settings["input"]["uri"])
         dest, file = ("DEST.h5ad", uri) if uri.endswith(".h5ad") else ("DEST.parquet", "FILE.csv")
-        lines.append(f"The selected columns: bigfs export {self.path} {dest}")
+        place, labels = shlex.quote(str(self.path)), shlex.quote(f"{file}::COLUMN")
+        lines.append(f"The selected columns: bigfs export {place} {dest}")
         if self.evaluation is None:
-            lines.append(
-                f"Against known classes: bigfs evaluate {self.path} --labels {file}::COLUMN"
-            )
+            lines.append(f"Against known classes: bigfs evaluate {place} --labels {labels}")
         return "\n".join(lines)
 
     def _subset_lines(self) -> list[str]:

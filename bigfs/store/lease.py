@@ -232,13 +232,13 @@ def lost(directory: Location) -> str:
     )
 
 
-def is_left(directory: Path, owner: str) -> bool:
-    """Say whether the lease of a folder has this owner, and its process is gone."""
+def is_left(directory: Path, owner: str | None = None) -> bool:
+    """Say whether the lease of a folder has this owner (None: any), and its process is gone."""
     try:
         held = _record(read_small(directory / LEASE))
     except (OSError, ValueError):
         return False
-    return held["owner"] == owner and _is_gone(held)
+    return owner in (None, held["owner"]) and _is_gone(held)
 
 
 class _LeaseFile:

@@ -344,6 +344,12 @@ def choose_member(
         return variable
     if "X" in names:
         return "X"
+    if not matrices:
+        raise InputError(
+            f"{path} holds no matrix of numbers (it has {choices}). Save one as an array of "
+            "samples x features (numpy.save), a sparse one by scipy.sparse.save_npz; an array of "
+            "one column is named by input.variable (--variable, variable=)."
+        )
     if len(matrices) != 1:
         raise InputError(
             f"{path} holds {len(matrices)} matrices (it has {choices}). Name one with "

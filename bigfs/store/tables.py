@@ -236,7 +236,12 @@ def set_features(
     kept = [columns[j] for j in roles.features([column.name for column in columns], uri)]
     check([column.name for column in kept])
     ruled = [(column, roles.encoding.of(column.kind)) for column in kept]
-    unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
+    by_hand = " (no setting encodes it: convert it to numbers)"
+    unusable = {
+        c.name: content_of(c.name) + ("" if c.kind else by_hand)
+        for c, rule in ruled
+        if rule == "error"
+    }
     refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
     features: list[Column] = []
     for column, rule in ruled:

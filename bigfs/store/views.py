@@ -58,7 +58,10 @@ class RowFilter:
 
     @property
     def _elsewhere(self) -> bool:
-        return self.column is not None and ("::" in self.column or self.column.endswith(".npy"))
+        # What a file of one array is named by.
+        return "::" in (self.column or "") or (self.column or "").endswith(
+            (".npy", ".tif", ".tiff")
+        )
 
     def labels(
         self, X: Any, source: Source, variable: str | None = None

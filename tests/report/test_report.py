@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -175,8 +176,9 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
         ({"axis": str(tmp_path / "axis.npy")}, "a finite number for each of the 64"),
         ({"axis": str(tmp_path / "none.txt")}, "none.txt cannot be read"),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as caught:
             bigfs.run(_settings(tmp_path, report=report))
+        assert ".." not in str(caught.value)
     pd.DataFrame({"nm": np.arange(400, 464), "name": "a"}).to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(InputError, match="report.axis: .*b.csv has no column 'um'"):
         bigfs.run(_settings(tmp_path, report={"axis": f"{tmp_path}/b.csv::um"}))
@@ -185,6 +187,22 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
     bigfs.run(_settings(tmp_path, report={"axis": str(tmp_path / "axis.txt")}))
     page = _parsed(write_report(tmp_path / "run"))
     assert "Along the axis" in page.text and "Scores along the axis" in _pictures(page)
+
+
+def test_what_a_finished_run_proposes_and_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "with a blank"
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(40, 6)))
+    given = {"run": str(run), "input": {"uri": str(tmp_path / "X.npy")}, "method": "max_variance"}
+    result = bigfs.run({**given, "n_features_to_select": 2})
+    proposed = [line for line in result.summary().splitlines() if ": bigfs " in line]
+    assert [shlex.split(line.partition(": bigfs ")[2])[1] for line in proposed] == [str(run)] * 2
+    with pytest.raises(InputError, match=r"^export \(--m\): n_features_to_select .* Got 0"):
+        result.export(tmp_path / "X.csv", n_features_to_select=0)
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    with pytest.raises(InputError, match=r"may not write there. Give .* for the report \(-o\)"):
+        write_report(run)
 
 
 def test_explained_shares_are_those_of_least_squares() -> None:

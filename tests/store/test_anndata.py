@@ -143,6 +143,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(case: str, tmp_path: Path) -
     assert not (tmp_path / "out.zarr").exists()
 
 
+def test_an_array_of_rows_is_no_matrix_of_features(tmp_path: Path) -> None:
+    annotated().write_h5ad(tmp_path / "X.h5ad")
+    with pytest.raises(InputError, match="graph.representation=obsm/X_pca"):
+        open_matrix(f"{tmp_path}/X.h5ad::obsm/X_pca")
+    with pytest.raises(InputError, match="holds one matrix"):
+        open_matrix(tmp_path / "X.h5ad", variable="X")
+
+
 def test_files_that_are_no_hdf5(tmp_path: Path) -> None:
     path = tmp_path / "X.h5ad"
     path.write_bytes(b"garbage" * 100)

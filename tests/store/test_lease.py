@@ -24,6 +24,7 @@ from bigfs.core.errors import (
     RunLockedError,
     StorageError,
 )
+from bigfs.pipeline.inspect import inspect
 from bigfs.store import lease
 from bigfs.store.lease import Lease
 from bigfs.store.rundir import RunDirectory
@@ -259,3 +260,13 @@ def test_a_run_whose_directory_is_removed_says_so(tmp_path: Path, bare: None) ->
             raise FileNotFoundError("graph.zarr")
     assert caught.value.exit_code == 4
     assert not (tmp_path / "run").exists()
+
+
+def test_inspect_says_of_a_killed_run_that_it_stopped(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run").open() as directory:
+        directory.manifest["status"] = "running"
+        directory.write()
+        assert "run: running\n" in inspect(directory.path)
+        held = json.loads((directory.path / "lease.json").read_text())
+        _write(directory.path, **{**held, "pid": _dead_pid()})
+        assert "run: stopped before it finished; run it again" in inspect(directory.path)

@@ -73,7 +73,7 @@ def test_labels_and_selected_bands_go_back_on_the_map(tmp_path: Path) -> None:
             np.testing.assert_array_equal(file.read(band), original)
 
 
-def test_a_class_map_is_read_as_labels(tmp_path: Path) -> None:
+def test_a_class_map_is_read_as_labels_and_chooses_rows(tmp_path: Path) -> None:
     from bigfs.store.labels import load_labels
 
     classes = np.arange(63).reshape(9, 7) % 3
@@ -89,6 +89,11 @@ def test_a_class_map_is_read_as_labels(tmp_path: Path) -> None:
     ) as file:
         file.write(classes.astype(np.uint8), 1)
     np.testing.assert_array_equal(load_labels(str(tmp_path / "y.tif"), 63), classes.ravel())
+    X = np.random.default_rng(0).normal(size=(9, 7, 3))
+    np.save(tmp_path / "X.npy", X)
+    rows = {"column": str(tmp_path / "y.tif"), "keep": 1}
+    source = open_matrix(tmp_path / "X.npy", features=2, rows=rows)
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(9))), X[classes == 1])
 
 
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
+from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.registry import load_config
 from bigfs.store.ingest import ingest
@@ -196,3 +197,14 @@ def test_a_filter_that_says_nothing_is_refused(tmp_path: Path) -> None:
             open_matrix(np.ones((4, 2)), rows=rows)
     with pytest.raises(InputError, match="X has no column 'a'"):
         open_matrix(np.ones((4, 2)), rows={"column": "a", "keep": 1})
+
+
+def test_inspect_looks_at_the_features_and_the_rows_that_are_kept(tmp_path: Path) -> None:
+    place = tmp_path / "X.csv"
+    pd.DataFrame({"a": range(5), "q": [np.nan, 0.5, 0.9, np.nan, 1]}).to_csv(place, index=False)
+    rows = {"column": "q", "at_least": 0.4}
+    lines = describe(place, columns=["a"], rows=rows)
+    assert lines[-1].startswith("It would take: ") and "input.missing" not in lines[-1]
+    assert "--set input.missing=mean" in describe(place)[-1]
+    lines = describe(place, columns=["a"], rows={**rows, "at_least": 4})
+    assert "it would say: " in lines[-1] and "at least 2 samples are needed. Got 0" in lines[-1]

@@ -289,6 +289,11 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     """
     if tree.find("mod") is not None:
         tree = _modality(tree, variable)
+    elif variable is not None and variable.startswith(("obsm/", "obsp/")):
+        raise InputError(
+            f"{tree.uri}: features are those of X, or of a layer (input.layer). Rows are compared "
+            f"by {variable} with graph.representation={variable}."
+        )
     else:
         check_no_variable(tree.uri, variable)
     tree.frame("obs"), tree.frame("var")

@@ -49,6 +49,7 @@ _LOOKED_AT_BYTES = 2**16
 # What a download ends in where a server wanted a click.
 _PAGES = ("<!doctype html", "<html")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_PARQUET = b"PAR1"
 _OF_NUMBERS = b"0123456789.,;-+eE\t\r\n "
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
@@ -473,6 +474,8 @@ class TextTable(Table):
         with open_text(self._path) as file:
             while True:
                 read = file.read(self._piece_bytes)
+                if line == 1 and read.startswith(_PARQUET):
+                    raise InputError(f"{self.uri} is a Parquet file. Name it .parquet.")
                 text = read if decoder is None else decoder.decode(read, not read).encode()
                 if line == 1 and not rest:
                     text = text.removeprefix(codecs.BOM_UTF8)
@@ -569,6 +572,8 @@ def propose(path: Location) -> dict[str, Any]:
         with open_text(path) as file:
             begin = file.read(_LOOKED_AT_BYTES)
     except (InputError, OSError):  # said where it is opened
+        return {}
+    if begin.startswith(_PARQUET):
         return {}
     settings = proposed(begin, dialect_of(None, path.name, str(path)))
     return {"csv": settings} if settings else {}

@@ -140,8 +140,8 @@ def read_column(path: Location, name: str) -> np.ndarray:
     """Return a picture of classes as labels: that of its one band."""
     if name:
         raise InputError(
-            f"{path} has no column {name!r}: a picture of classes is named alone, as labels, and a "
-            "mask of rows is an array, such as a .npy."
+            f"{path} has no column {name!r}: a picture of classes, or a mask of rows, is named "
+            "alone, as FILE.tif, or FILE:: with another ending."
         )
     with opened(path) as file, decoding(str(path)):
         if file.count != 1:

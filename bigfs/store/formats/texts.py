@@ -211,6 +211,8 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
 
 def encoding_of(begin: bytes) -> str:
     """Return the encoding that the first bytes of a text show."""
+    if begin.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     try:

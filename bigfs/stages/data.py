@@ -12,7 +12,7 @@ from bigfs.core.cost import Shape, StageCost, Step, loop_seconds
 from bigfs.stages.stage import Stage
 from bigfs.store.ingest import ingest_bytes
 
-INGEST_VERSION = 4
+INGEST_VERSION = 5
 
 
 def data_stage(

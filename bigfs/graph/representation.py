@@ -70,6 +70,8 @@ _SAMPLED_ROWS, _SAMPLED_VALUES, _STRETCHES = 2000, 2**24, 8
 _CHECKED_ROWS, _CHECKED_NEIGHBORS = 100, 10
 _CHECKED, _TRUE = "checked", "checked_indices"
 _SEARCH_BYTES = 48 * MIB
+# A column of which less is left beside others may be rounding.
+_LEAST_LEFT = 1e-5
 # Rows for a feature from which on the Gram matrix is less work than passes.
 _ROWS_OF_GRAM = 16
 # A larger Gram matrix is not kept for what comes later.
@@ -285,7 +287,10 @@ def _subspace(
 
 def _beside(basis: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Return an orthonormal basis of what columns add to those of another; no rounding errors."""
-    block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
+    sizes = np.linalg.norm(block, axis=0)
+    block, factor = np.linalg.qr(block - basis @ (basis.T @ block))
+    if (np.abs(factor.diagonal()) > _LEAST_LEFT * sizes).all():
+        return block
     block, factor = np.linalg.qr(block - basis @ (basis.T @ block))
     return block[:, np.abs(factor.diagonal()) > 0.5]
 

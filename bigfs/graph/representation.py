@@ -55,7 +55,7 @@ from bigfs.store.source import RandomAccessSource, Source, open_matrix
 
 _SPARE = 10
 # Passes that find components without a Gram matrix; they end once these explain hardly more.
-MOST_PASSES, _LEAST_GROWTH = 8, 2e-4
+MOST_PASSES, _LEAST_GROWTH = 8, 5e-4
 PRINCIPAL = "principal"
 # Dense rows of more features, and so many of them, are compared by components: the fewest of these
 # numbers that keep this share of each row's nearest ones in a sample.

@@ -30,10 +30,9 @@ def compiled_products() -> tuple[Callable[..., None], Callable[..., None]]:
 def _prefetch_instruction() -> Any:
     """Return a function for compiled code: fetch ``X[i, j]``, and do not wait for it."""
     # All of it: while another thread imports numba, parts of it are there half done.
-    import numba  # noqa: F401
+    import numba
     from llvmlite import ir
     from numba.core import cgutils, types
-    from numba.extending import intrinsic
 
     def prefetch(context: Any, X: Any, i: Any, j: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -50,7 +49,7 @@ def _prefetch_instruction() -> Any:
 
         return types.void(X, types.intp, types.intp), emit
 
-    return intrinsic(prefetch)
+    return numba.extending.intrinsic(prefetch)
 
 
 def _step(

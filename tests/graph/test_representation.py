@@ -32,7 +32,7 @@ def test_distances_of_the_components(low_rank: np.ndarray, scheduler: str, gram:
     blocks = RowBlocks.from_any(low_rank, rows=90)
     before, scratch = blocks.passes, Scratch(blocks.scratch.path / "pca")
     projected, explained, products = principal_rows(blocks, 5, 0, scratch, gram=gram)
-    assert blocks.passes - before <= (2 if gram else 4) and (products is not None) == gram
+    assert blocks.passes - before <= (2 if gram else 5) and (products is not None) == gram
     centered = low_rank - low_rank.mean(axis=0)
     u, s, _ = np.linalg.svd(centered, full_matrices=False)
     true = u[:, :5] * s[:5]

@@ -36,14 +36,9 @@ def compact(X: Any) -> Any:
     for rows in (X[:_LOOKED_AT], X):  # most blocks have many entries from the first rows on
         if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
             return X
-    return _as_csr(X)
-
-
-def _as_csr(X: np.ndarray) -> Any:
-    """Return dense rows as CSR; scipy looks for the entries three times."""
     from scipy.sparse import csr_array
 
-    places = np.flatnonzero(X)
+    places = np.flatnonzero(X)  # scipy looks for the entries three times
     starts = np.searchsorted(places, X.shape[1] * np.arange(len(X) + 1)).astype(np.int32)
     columns = (places % X.shape[1]).astype(np.int32)
     return csr_array((X.ravel()[places], columns, starts), shape=X.shape)
@@ -71,6 +66,8 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
         What is still to be subtracted. Columns that are zero in less than half of the rows are
         centered already: taking away large means from sums would leave rounding.
     """
+    from scipy.sparse import csr_array
+
     n, counts = len(X), np.count_nonzero(X, axis=0)
     if not is_mostly_zeros(counts, n):
         return None
@@ -79,7 +76,7 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
     X = X.astype(np.float64)
     X[:, filled] -= mean[filled]
     mean[filled] = 0.0
-    return _as_csr(X), mean
+    return csr_array(X), mean
 
 
 def centered_entries(X: Any) -> Any:

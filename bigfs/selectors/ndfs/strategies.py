@@ -575,7 +575,7 @@ class Woodbury(NDFSStrategy):
     def _solver_bytes(self) -> int:
         shape = self.shape
         needed = kernel_solver_bytes(shape.n_samples, shape.n_features, self.n_clusters)
-        copy = 10 * shape.n_values if self._seeks_zeros else 0
+        copy = 12 * shape.n_values if self._seeks_zeros else 0
         # While X is read and its zeros are sought no pass runs, whose block is counted beside.
         block = block_bytes(shape, self.n_entries, self.n_clusters)
         return shape.nbytes + max(needed, max(shape.read_bytes, copy) - block)

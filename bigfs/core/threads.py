@@ -1,6 +1,6 @@
 """Kernels: compiled by numba, which is imported when the first one needs it, and one thread each.
 
-The same bits follow whatever the number of workers. And headers of arrays, which are parsed.
+The same bits follow whatever the number of workers. And reads that other threads may disturb.
 """
 
 from __future__ import annotations

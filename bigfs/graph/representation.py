@@ -199,8 +199,8 @@ def principal_rows(
     Notes
     -----
     Without a Gram matrix by LOBPCG (Knyazev, SIAM Journal on Scientific Computing 23(2), 2001,
-    doi:10.1137/S1064827500366124), at most `MOST_PASSES` steps: the variance that the components
-    explain is within a thousandth of the most, by the growth of the last step.
+    doi:10.1137/S1064827500366124), at most `MOST_PASSES` steps: the last one is that by which the
+    explained variance grows by less than 5e-4 of it.
     """
     most = min(blocks.n_samples, blocks.n_features)
     if n_components > most:

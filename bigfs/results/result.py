@@ -200,7 +200,7 @@ class Result:
         InputError
             If the number is not an int in [1, n_features].
         """
-        n_selected = check_n_selected("export (--m)", n_features_to_select, self.n_features)
+        n_selected = check_n_selected("support (export --m)", n_features_to_select, self.n_features)
         apart = [name for name in ("redundancy", "least_gap") if self.settings.get(name)]
         if apart and n_selected > len(self.selected):
             logger.warning(

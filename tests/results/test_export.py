@@ -78,6 +78,16 @@ def test_the_selected_columns_and_nothing_else(
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"out{suffix}", f"two{suffix}"]
 
 
+def test_a_number_of_features_is_refused_by_the_name_that_it_is_given_by(
+    result: Result, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"support \(export --m\): n_features_to_select"):
+        result.support(0)
+    with pytest.raises(InputError, match=r"support \(export --m\): n_features_to_select"):
+        result.export(tmp_path / "out.npy", n_features_to_select=0)
+    assert not list(tmp_path.iterdir())
+
+
 def test_anndata_reads_it(result: Result, frame: pd.DataFrame, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     actual = anndata.read_h5ad(result.export(tmp_path / "out.h5ad"))

@@ -198,7 +198,7 @@ def test_what_a_finished_run_proposes_and_refuses(
     result = bigfs.run({**given, "n_features_to_select": 2})
     proposed = [line for line in result.summary().splitlines() if ": bigfs " in line]
     assert [shlex.split(line.partition(": bigfs ")[2])[1] for line in proposed] == [str(run)] * 2
-    with pytest.raises(InputError, match=r"^export \(--m\): n_features_to_select .* Got 0"):
+    with pytest.raises(InputError, match=r"^support \(export --m\): n_features_to_select .* Got 0"):
         result.export(tmp_path / "X.csv", n_features_to_select=0)
     monkeypatch.setattr("os.access", lambda place, mode: False)
     with pytest.raises(InputError, match=r"may not write there. Give .* for the report \(-o\)"):

@@ -130,7 +130,7 @@ def compare(
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
-        load_labels(config.evaluate.labels, kept, to_judge_by=True)
+        load_labels(config.evaluate.labels, kept, source.dropped, to_judge_by=True)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
         fit.plan = plan_input(fit.config, source, place)

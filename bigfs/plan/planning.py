@@ -191,7 +191,7 @@ def check_config(config: Config, source: Source) -> None:
     with suppress(MemoryLimitError):  # the plan says what does not fit
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    check_labels(config, kept)
+    check_labels(config, kept, source.dropped)
 
 
 def plan_input(config: Config, source: Source, place: Place) -> Plan:

@@ -6,7 +6,7 @@ cells, has in its columns what are rows here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -195,6 +195,14 @@ class FilteredSource(Source):
         if self.n_samples is not None or most is None:
             return self.n_samples
         return max(2, -(-most // self._every))
+
+    @property
+    def dropped(self) -> Sequence[int]:  # type: ignore[override]
+        """Rows that are not kept, where their numbers alone tell before they are read."""
+        if self.n_samples is None:
+            return ()
+        rows = np.arange(self._source.n_samples)
+        return rows[rows % self._every != 0]  # type: ignore[return-value]
 
     @cached_property
     def _of_column(self) -> np.ndarray | None:

@@ -153,6 +153,14 @@ def test_the_form_is_that_of_the_dense_laplacian() -> None:
         np.testing.assert_allclose(full_form(blocks, 3.0), expected, atol=1e-8)
 
 
+def test_an_offset_does_not_change_what_smoothness_asks() -> None:
+    X = np.rint(1024 * _blobs(seed=1)[0]) / 1024  # so that nothing is rounded
+    settings = {"n_clusters": 2, "n_init": 1, "preprocess": "none"}
+    fitted, moved = (M3FS(3, **settings).fit(X + offset) for offset in (0.0, 8192.0))
+    np.testing.assert_array_equal(moved.selected, fitted.selected)
+    assert moved.objective_ == pytest.approx(fitted.objective_, rel=1e-3)
+
+
 def test_blocks_and_schedulers_change_nothing(scheduler: str, tmp_path: Path) -> None:
     X = load_digits(n_class=2).data.astype(np.float32)
     ingest(X, tmp_path / "X.zarr", rows=90)

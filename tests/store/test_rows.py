@@ -78,6 +78,26 @@ def test_ids_and_labels_are_those_of_the_rows(
     assert again.stages["data"]["attempt"] == result.stages["data"]["attempt"]
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_labels_of_all_rows_of_a_file_that_says_how_many_it_has(
+    command: str, tmp_path: Path
+) -> None:
+    frame = table()
+    np.savez(tmp_path / "X.npz", X=frame[["g0", "g1", "g2"]], y=np.arange(ROWS) // 30)
+    config = settings(tmp_path, rows={"every": 3}, missing="error")
+    del config["input"]["index"]
+    config["input"] |= {"uri": str(tmp_path / "X.npz"), "labels": "y"}
+    if command == "run":
+        result = bigfs.run(config)
+        assert result.n_samples == 20 and result.evaluation is not None
+        config["input"].pop("labels")
+        config["evaluate"] = {"labels": f"{tmp_path}/X.npz::y"}
+        assert bigfs.run(config, fresh=True).evaluation == result.evaluation
+    else:
+        config["methods"] = [config.pop("method")]
+        assert bigfs.compare(config).rows
+
+
 def test_rows_and_missing_values_together(tmp_path: Path) -> None:
     frame = table()
     frame.loc[[4, 6, 7], "g1"] = np.nan

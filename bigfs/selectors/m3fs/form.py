@@ -27,8 +27,8 @@ MAX_FULL_ROWS = 50_000
 _TILE = 2048
 # Matrices of features alive at once where the form is brought back and clipped.
 _CLIPPED = 6
-# Share of the largest diagonal entry that is added to the diagonal where a form is singular: far
-# below the tolerance of the programs.
+# Share of the largest diagonal entry that is added to the diagonal, since a form may be singular:
+# far below the tolerance of the programs.
 _DEFINITE = 1e-12
 
 
@@ -131,10 +131,11 @@ def _center(blocks: RowBlocks) -> ArrayRef:
 
 def _finished(total: np.ndarray, center: np.ndarray, n: int) -> np.ndarray:
     """Bring the form of centered columns back, and make it positive semidefinite."""
+    ridge = _DEFINITE * total.diagonal().max() / n  # of centered columns: no offset raises it
     total[:-1] += np.outer(center, total[-1])
     total[:, :-1] += np.outer(total[:, -1], center)
     form = (total + total.T) / (2 * n)
-    form.flat[:: len(form) + 1] += _DEFINITE * form.diagonal().max()
+    form.flat[:: len(form) + 1] += ridge
     if dpotrf(form)[1]:  # rounding took more than that, or weights are of either sign
         values, vectors = np.linalg.eigh(form)
         form = (vectors * np.maximum(values, 0.0)) @ vectors.T

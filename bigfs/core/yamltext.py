@@ -1,4 +1,4 @@
-"""YAML with 1.2 scalars, without duplicate keys; errors name their line and column."""
+"""YAML with 1.2 scalars and merge keys, no key twice; errors name their line and column."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ _SCALARS: tuple[tuple[str, str, list[str]], ...] = (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
 )
 _Loader.yaml_implicit_resolvers = {}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), ["<"])
 for _class in (_Loader, _Dumper):
     for _tag, _pattern, _first in _SCALARS:
         _class.add_implicit_resolver(

@@ -448,7 +448,7 @@ def proposal(
 def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, Any]) -> list[str]:
     """Return what else an AnnData holds, and the command that fits it; nothing of other data."""
     place = as_path(str(path))
-    if source.index != OBS_NAMES or place is None:
+    if source.index != OBS_NAMES or source.checked or place is None:
         return []
     members = contents(place, opening.get("variable"))
     lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]

@@ -17,6 +17,7 @@ from bigfs.config import Config, dump_yaml
 from bigfs.config.messages import paths
 from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import ConfigError
+from bigfs.core.yamltext import read_yaml
 from bigfs.selectors.registry import (
     METHODS,
     json_schema,
@@ -174,6 +175,11 @@ def test_every_problem_has_its_line(refusal):
         "mcfs.n_clusters",
     ]
     assert lines[3].startswith("  unknown key 'foo'")
+
+
+def test_a_section_goes_on_from_another_one():
+    text = "input: &here {uri: a.npy, index: b}\nreport: {<<: *here, index: c}\n"
+    assert read_yaml(text, "")["report"] == {"uri": "a.npy", "index": "c"}
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_the_command_line_takes_a_layer(
     annotated().write_h5ad("X.h5ad")
     assert call(capsys, "ingest", "X.h5ad", "X.zarr", "--layer", "raw")[0] == 0
     assert open_matrix("X.zarr").n_features == 2 * D
+    code, shown = call(capsys, "inspect", "X.zarr")
+    assert code == 0 and "It would take" not in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "dense")
     assert code == 0 and "60 samples x 8 features" in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "x")

@@ -420,7 +420,7 @@ def different_units(source: Any) -> str:
         spans = most.astype(np.float64) - least
         # Smaller ones are of rounding.
         usable = np.isfinite(spans) & (spans > 1e-6 * np.maximum(np.abs(least), np.abs(most)))
-        counts = least.min() >= 0 and not np.any(X != np.floor(X))
+        counts = least.min() >= 0 and bool(((X == np.floor(X)) | np.isnan(X)).all())
     if counts or not usable.any():
         return ""
     varying = np.flatnonzero(usable)

@@ -57,8 +57,9 @@ class SparseSource(Source):
             yield block.toarray()
 
     def holds_counts(self) -> bool:
-        """Say whether the entries of the first 1,000 rows are positive whole numbers."""
+        """Say whether entries of the first 1,000 rows are positive whole numbers, 0 or missing."""
         values = next(self.iter_csr(_HEAD_ROWS)).data
+        values = values[(values != 0) & ~np.isnan(values)]
         return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
 
 

@@ -271,6 +271,11 @@ def test_auto_scales_features_of_different_units_and_nothing_else() -> None:
     spectra = np.sin(9 * time + rng.random((80, 1))) * np.exp(3 * time)
     for X in (IRIS, load_digits().data, counts, one_hot, spectra, counts * 0, sp.csr_array(WINE)):
         assert _decided(X) == "none"
+    counts[3, 4] = np.nan
+    assert _decided(counts, missing="mean") == "none"
+    sparse = sp.csr_array(rng.poisson(0.3, (90, 20)).astype(float))
+    sparse.data[:2] = np.nan, 0.0
+    assert _decided(sparse, missing="zero") == "normalize_log1p"
     for X in (WINE, -WINE, np.hstack([one_hot, 1e4 * rng.random((90, 1))])):
         assert _decided(X) == "minmax"
     wide = np.hstack([rng.random((60, 99)), 1e6 * rng.random((60, 1))])

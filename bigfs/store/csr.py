@@ -37,6 +37,12 @@ class CSRLayout:
     block_entries: int  # of the largest block
 
 
+def are_counts(values: np.ndarray) -> bool:
+    """Say whether there are entries that are not 0 or missing, and all are positive and whole."""
+    values = values[(values != 0) & ~np.isnan(values)]
+    return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
+
+
 class SparseSource(Source):
     """A sparse matrix that can be read from its first row to its last."""
 
@@ -58,9 +64,7 @@ class SparseSource(Source):
 
     def holds_counts(self) -> bool:
         """Say whether entries of the first 1,000 rows are positive whole numbers, 0 or missing."""
-        values = next(self.iter_csr(_HEAD_ROWS)).data
-        values = values[(values != 0) & ~np.isnan(values)]
-        return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
+        return are_counts(next(self.iter_csr(_HEAD_ROWS)).data)
 
 
 class RandomAccessSparse(SparseSource, RandomAccessSource):

@@ -199,9 +199,7 @@ class FilteredSource(Source):
     @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]
         """Rows that are not kept, where their numbers alone tell before they are read."""
-        if self.n_samples is None:
-            return ()
-        rows = np.arange(self._source.n_samples)
+        rows = np.arange(0 if self.n_samples is None else int(self._source.n_samples or 0))
         return rows[rows % self._every != 0]  # type: ignore[return-value]
 
     @cached_property

@@ -113,9 +113,7 @@ class _Text:
 
 
 class MarketSource(ByBands):
-    """A Matrix Market file of entries.
-
-    The text is read twice if it has many entries; see `ByBands`.
+    """A Matrix Market file of entries, brought into order of rows; see `ByBands`.
 
     Parameters
     ----------

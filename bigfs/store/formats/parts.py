@@ -5,13 +5,14 @@ A place opens the array, or the group that has ``data``, ``indices`` and ``indpt
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -262,11 +263,11 @@ class CSRParts(_Parts, csr.RandomAccessSparse):
 
 
 class ByBands(_SomeFeatures):
-    """Entries in any order, brought into order of rows through a temporary file.
+    """Entries in any order, brought into order of rows through temporary files.
 
-    The rows' entries are counted in one read; in a second one each entry is put into its band of
-    rows. A matrix of one band needs no second read, and no file. The file has 12 to 16 bytes an
-    entry and lies where temporary files do (TMPDIR).
+    They are written as they are read, 12 to 16 bytes each, and the rows' entries are counted; then
+    each is put into its band of rows, in a second file if there are several bands. The files lie
+    where temporary files do (TMPDIR).
     """
 
     n_samples: int
@@ -274,13 +275,12 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
-    # All entries, as they were counted, of a matrix of one band.
-    _first_read: Sequence[np.ndarray] = ()
+    # All entries as they were counted, until they are put in order.
+    _counted: IO[bytes] | None = None
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""
-        values = next(self.pieces())["value"] if self.n_entries else np.empty(0)
-        return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
+        return csr.are_counts(next(self.pieces())["value"] if self.n_entries else np.empty(0))
 
     @abstractmethod
     def pieces(self) -> Iterator[np.ndarray]:
@@ -290,8 +290,8 @@ class ByBands(_SomeFeatures):
         """Take down what is held while entries are put in order; refuse what is too large."""
         self._check_pointers(n_pointers)
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
-        if self.n_entries > _BAND_ENTRIES:
-            self.temporary_bytes = self.n_entries * self._record.itemsize
+        n_files = 1 if self.n_entries <= _BAND_ENTRIES else 2
+        self.temporary_bytes += n_files * self.n_entries * self._record.itemsize
         self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
 
     @property
@@ -326,14 +326,26 @@ class ByBands(_SomeFeatures):
 
     def _row_pointers(self) -> np.ndarray:
         if self._rows is None:
-            counts, held = np.zeros(self.n_samples + 1, dtype=np.int64), []
+            counts, file = np.zeros(self.n_samples + 1, dtype=np.int64), temporary_file()
+            weakref.finalize(self, file.close)
             with track("entries of the rows", self.n_entries, "entries") as progress:
                 for piece in self.pieces():
                     np.add.at(counts, piece["row"] + 1, 1)
+                    file.write(piece.data)
                     progress.advance(len(piece))
-                    held += [piece] if self.n_entries <= _BAND_ENTRIES else []
-            self._rows, self._first_read = np.cumsum(counts, out=counts), held
+            self._rows, self._counted = np.cumsum(counts, out=counts), file
         return self._rows
+
+    def _entries(self, at_once: int) -> Iterator[np.ndarray]:
+        """Yield the entries in the order of the file, from where they were written if they were."""
+        file, self._counted = self._counted, None
+        if file is None:
+            yield from self.pieces()
+            return
+        with file:
+            file.seek(0)
+            while content := file.read(at_once * self._record.itemsize):
+                yield np.frombuffer(content, self._record)
 
     def _bands(self, pointers: np.ndarray, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield bands of whole blocks: first row, one past the last, and the entries by columns."""
@@ -342,13 +354,12 @@ class ByBands(_SomeFeatures):
             begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
         if len(edges) == 2:
-            pieces = [np.empty(0, self._record), *(self._first_read or self.pieces())]
-            self._first_read = ()
+            pieces = [np.empty(0, self._record), *self._entries(_BAND_ENTRIES)]
             yield 0, self.n_samples, np.concatenate(pieces)
             return
         with temporary_file() as file:
             places = pointers[edges[:-1]].copy()  # of the next entry of each band
-            for piece in self.pieces():
+            for piece in self._entries(_PIECE_ENTRIES):
                 band = np.searchsorted(edges, piece["row"], side="right") - 1
                 order = np.argsort(band, kind="stable")
                 ends = np.cumsum(np.bincount(band, minlength=len(places)))

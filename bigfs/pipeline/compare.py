@@ -47,7 +47,7 @@ def compare(
     *,
     data: Any = None,
     labels: Any = None,
-    overrides: list[str] | None = None,
+    overrides: list[str] | str | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
 ) -> Any:
@@ -66,7 +66,7 @@ def compare(
     labels : array-like of shape (n_samples,), str or None, default=None
         Known classes to judge by, in place of ``evaluate.labels``: an array, the name of a column
         of ``data``, or where they are.
-    overrides : list of str or None, default=None
+    overrides : list of str, str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
         Address of a Dask scheduler. None: what the configuration or the scope says.
@@ -103,7 +103,7 @@ def compare(
     >>> settings = {"run": "runs/mine", "methods": ["mcfs", "ndfs"], "n_features_to_select": [9]}
     >>> print(bigfs.compare(settings, data=X, labels=y).text())  # doctest: +SKIP
     """
-    overrides = list(overrides or ())
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides or ())
     if data is not None:
         overrides.append(f"input.uri={OBJECT}{type(data).__name__}")
         if isinstance(labels, str):

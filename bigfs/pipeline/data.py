@@ -67,7 +67,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         If settings or labels do not go with the rows, which only now are all known.
     """
     former, uri = directory.manifest.get("data", {}), _absolute(config.input.uri)
-    directory.changes = f"the content of {config.input.uri} changed"
+    directory.changes = f"{config.input.uri} changed"
     if former.get("uri") != uri:
         directory.changes = f"input.uri is {uri}, was {former.get('uri')}"
     before = directory.manifest["stages"].get("data", {}).get("settings")

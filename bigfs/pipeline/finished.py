@@ -18,7 +18,7 @@ from bigfs.report.page import comparison_page, run_page
 from bigfs.results.export import creating, open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.registry import make_config
-from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
+from bigfs.store.location import Location, as_location, read_output, unnamed_file, write_atomic
 from bigfs.store.records import REPORT, TABLE, check_new_file, is_own_report, report_mark
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
@@ -62,7 +62,11 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     else:
         page = run_page(open_result(path), report_mark(run_id))
     if output is not None:
-        new = check_new_file(Path(output))
+        if not isinstance(new := as_location(output), Path):
+            raise InputError(
+                f"{new}: give a file of this machine, or none for {REPORT} of the run."
+            )
+        new = check_new_file(new)
         with creating(new), unnamed_file(new) as file:
             file.write(page.encode())
         return new

@@ -51,7 +51,7 @@ def run(
     config: Config | str | Path | dict[str, Any],
     *,
     data: Any = None,
-    overrides: list[str] | None = None,
+    overrides: list[str] | str | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
     performance_report: str | None = None,
@@ -68,7 +68,7 @@ def run(
         An object that is read instead of ``input.uri``, which may be left out. Labels are columns
         of it (``input.labels``), or an array (``evaluate.labels``). It is copied into
         the run directory, and read whenever the run is called again, to see whether it is the same.
-    overrides : list of str or None, default=None
+    overrides : list of str, str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
         Address of a Dask scheduler. None: what the configuration or the scope says.
@@ -101,7 +101,7 @@ def run(
     >>> bigfs.run(settings).ranking  # doctest: +SKIP
     array([2, 0, 3, 1])
     """
-    overrides = list(overrides or ())
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides or ())
     if data is not None:
         overrides.append(f"input.uri={OBJECT}{type(data).__name__}")
     config = load_config(config, overrides)

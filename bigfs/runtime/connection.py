@@ -6,6 +6,7 @@ report of what the workers did is saved beside a run on request.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -40,7 +41,9 @@ _DASK_SETTINGS = {
         "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
     ),
 }
-_LOGGERS = ("distributed", "tornado.application", "asyncio")
+# Those that Dask gives handlers of their own come first.
+_DASK_LOGGERS = ("distributed", "distributed.client")
+_LOGGERS = (*_DASK_LOGGERS, "tornado.application", "asyncio")
 
 
 def scheduler_address(given: str | None, cluster: Any) -> str | None:
@@ -91,9 +94,12 @@ def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[No
 
     with patience(None if cluster is None else cluster.wait_seconds):
         if address is not None:
-            with _client(address) as client:
+            with quiet_end() as turn_off_logging, _client(address) as client:
                 wait_for_workers(client)
-                yield
+                try:
+                    yield
+                finally:
+                    turn_off_logging()
         elif cluster is None:
             yield
         else:
@@ -246,23 +252,26 @@ def quiet_end() -> Iterator[Any]:
     import distributed  # noqa: F401  (sets up its logging)
 
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
-    dask = logging.getLogger("distributed")
-    handlers = list(dask.handlers)
+    handlers = {name: list(logging.getLogger(name).handlers) for name in _DASK_LOGGERS}
     if logging.getLogger("bigfs").handlers:
         # Until then Dask speaks as we do: a time and a message, or JSON.
-        dask.handlers[:] = [_AsOurs(logging.WARNING)]
+        for name in _DASK_LOGGERS:
+            logging.getLogger(name).handlers[:] = [_AsOurs(logging.WARNING)]
     try:
         yield _turn_off
     finally:
-        dask.handlers[:] = handlers
+        for name, former in handlers.items():
+            logging.getLogger(name).handlers[:] = former
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
 
 
 class _AsOurs(logging.Handler):
-    """Shows records as those of ours."""
+    """Shows records as those of ours; tracebacks within Dask say nothing to a user."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        record = copy.copy(record)
+        record.exc_info = record.exc_text = record.stack_info = None
         for handler in logging.getLogger("bigfs").handlers:
             handler.handle(record)
 

@@ -448,8 +448,9 @@ def cluster_failures(what: str) -> Iterator[None]:
                 "memory or lower memory_limit, and run again."
             )
         elif isinstance(error, (*lost, TimeoutError)):
+            text = " ".join(str(error).split())
             reason = (
-                f"the connection to the cluster was lost ({type(error).__name__}: {error}). "
+                f"the connection to the cluster was lost ({type(error).__name__}: {text}). "
                 "Finished stages are kept: run again when the scheduler answers."
             )
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 from bigfs.core.errors import ClusterError, InputError
 from bigfs.pipeline.run import run
 from bigfs.results.result import Result
+from bigfs.runtime.connection import quiet_end
+from bigfs.runtime.terminal import messages
 from tests.cluster._jobs import PATIENCE
 from tests.cluster._processes import REPO, scheduler, worker
 
@@ -182,3 +185,20 @@ def _settings_of_process() -> tuple[str, str]:
 def test_workers_started_here_have_large_pages_and_look_at_themselves_rarely(client: Any) -> None:
     settings = set(client.run(_settings_of_process).values())
     assert settings == {(os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"), "100ms")}
+
+
+def test_dask_speaks_as_we_do_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """`distributed.client` has a handler of its own beside that of `distributed`."""
+    with messages(quiet=False):
+        for name in ("distributed", "distributed.client"):
+            former = list(logging.getLogger(name).handlers)
+            with quiet_end() as turn_off:
+                try:
+                    raise OSError("the scheduler is gone")
+                except OSError:
+                    logging.getLogger(name).exception("Failed to reconnect")
+                turn_off()
+                logging.getLogger(name).error("an end that is expected")
+            assert logging.getLogger(name).handlers == former
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["Failed to reconnect"] * 2

@@ -79,6 +79,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+def test_a_report_in_a_bucket_is_that_of_a_run_there(finished: Path) -> None:
+    with pytest.raises(InputError, match="s3://lab/r.html: give a file of this machine"):
+        write_report(finished, "s3://lab/r.html")
+
+
 def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished: Path) -> None:
     page = _parsed(write_report(finished))
     result = bigfs.open_result(finished)

@@ -50,7 +50,7 @@ def _hold(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
 def test_panels_of_any_width_have_the_same_bits(
     weights: str, tol: float, monkeypatch: pytest.MonkeyPatch, small: None
 ) -> None:
-    W = neighbor_graph(5000)
+    W = neighbor_graph(2500)
     if weights == "heat":
         W = csr_array(W + W.multiply(W @ W) / 30.0)
     W = affinity_from_csr(W)

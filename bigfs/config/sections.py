@@ -647,8 +647,8 @@ class OutputConfig(Section):
         A copy of the AnnData that was read, in the folder annotated.zarr of the run, with
         bigfs_rank, bigfs_score and bigfs_selected in its var.
     diff_below
-        With update: auto, exit code 6 if less than this share of the selection is that of
-        the former run of the series. null: never.
+        Exit code 6 if less than this share of the selection is that of the former run of the
+        series ({date} in run). null: never.
     metrics
         File that gets rows, seconds, memory, recall and the share of the former selection
         in the text format of Prometheus when a run ends. null: none.

@@ -113,7 +113,8 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     if file is not None:  # another mask keeps other rows
         chosen.append(fingerprint(file))
     key = stage.key(content, *chosen)
-    former = former_run(config) if directory.may_update else None
+    may_update = directory.may_update and config.update is not None
+    former = former_run(config) if may_update else None
     if directory.finished("data", key) is None and not _taken_over(directory, former, key):
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
@@ -262,8 +263,8 @@ def _links_in(folder: Location) -> list[Path]:
 
 
 def former_run(config: Config) -> Location | None:
-    """Return the latest finished run of the series before this one, if updates are asked for."""
-    if config.series is None or config.update is None:
+    """Return the latest finished run of the series before this one."""
+    if config.series is None:
         return None
     run = as_location(config.run).absolute()
     before = [place for place in finished_runs(run, config.series) if place.name < run.name]

@@ -93,7 +93,8 @@ def find_base(
     former = _candidate(config, stages, directory, key)
     directory.manifest.pop(UPDATED, None)
     if former.record is not None:
-        directory.manifest[UPDATED] = {**former.record, "data": key}
+        n_new = 0 if former.same is not None else former.record["new_rows"]
+        directory.manifest[UPDATED] = {**former.record, "data": key, "new_rows": n_new}
     return former
 
 
@@ -179,8 +180,9 @@ def is_below(config: Config, manifest: dict[str, Any]) -> bool:
 
 def compare_with_former(config: Config, directory: RunDirectory) -> None:
     """Log and record the difference to the selection of the former run of the series."""
-    place = former_run(config)
-    if place is None:
+    if config.update is None and config.output.diff_below is None:
+        return
+    if (place := former_run(config)) is None:
         return
     try:
         difference = diff_runs(place, directory.path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -102,7 +103,7 @@ def run_page(result: Result, mark: str = "") -> str:
         map_says=f"{len(sample.points):,} rows by two {sample.axes}.{colors}",
         quality=_quality(result),
         cost=result.stage_rows,
-        command=f"bigfs run {result.path}/config.yaml --set run=ANOTHER",
+        command=f"bigfs run {shlex.quote(f'{result.path}/config.yaml')} --set run=ANOTHER",
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         configuration=write_yaml(used),
         **pictures,
@@ -155,7 +156,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
             [f"{o['n_features']}", o["first"], o["second"], f"{100 * o['share']:.0f}"]
             for o in table["overlaps"]
         ],
-        command=f"bigfs compare {folder}/config.yaml",
+        command=f"bigfs compare {shlex.quote(f'{folder}/config.yaml')}",
     )
 
 

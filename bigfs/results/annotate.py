@@ -73,7 +73,7 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
     StorageError
         If writing fails.
     """
-    source, place = check_annotatable(str(result.settings["input"]["uri"])), as_location(dest)
+    source, place = check_annotatable(str(result.manifest["data"]["uri"])), as_location(dest)
     if not isinstance(place, Path):
         raise InputError(f"{dest}: a copy can be written to a local disk only. Give a path there.")
     if place.suffix != source.suffix:
@@ -86,6 +86,11 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
         if not (overwrite and (same or place.is_file() and place.suffix == ".h5ad")):
             cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
+    if result.settings["input"].get("columns") is not None:
+        raise InputError(
+            f"{source} has more features than the run read (input.columns), whose result is no "
+            "column of its var. Export the selected columns: all else stays there too."
+        )
     columns = columns_of_var(result.ranking, result.scores, result.selected)
     names, run = result.feature_names, (result.method, result.settings)
     return copy_annotated(source, place, names, columns, *run, overwrite=overwrite)

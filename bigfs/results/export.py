@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
@@ -19,9 +20,10 @@ from typing import IO, Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.paths import column_of, is_there
+from bigfs.core.paths import column_of, is_there, listed_in
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
+from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.formats import FORMATS, ZARR, format_named
 from bigfs.store.formats.annotated import ENCODING, SPARSE, append_lines, on_disk
@@ -30,8 +32,8 @@ from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
 from bigfs.store.records import MANIFEST, check_new_file, refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.scratch import block_bounds, block_rows
-from bigfs.store.several import flattened
+from bigfs.store.scratch import ArrayRef, block_bounds, block_rows
+from bigfs.store.several import flattened, sources_of
 from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
 
 # Blocks that are read ahead: decompression takes longer than writing a few columns.
@@ -133,15 +135,20 @@ class SelectedColumns(RandomAccessSource):
 
 
 def refuse_input(dest: str | Location, uri: str) -> None:
-    """Raise InputError if a place is, or holds, one of the sources that a URI stands for."""
+    """Raise InputError if a place is, holds or would be one of the sources of a URI."""
+    uri, place = column_of(uri)[0], as_location(dest)
     try:
-        sources = flattened(column_of(uri)[0])
+        sources = flattened(uri)
+        several = [entry for entry in listed_in(uri) or [uri] if sources_of(entry) is not None]
     except InputError:  # they are gone since
         return
-    for source in sources:
-        path = as_path(source)
-        if path is not None and is_within(path, as_location(dest)):
+    for path in [path for path in map(as_path, sources) if path is not None]:
+        if is_within(path, place):
             raise InputError(f"{dest} is the input of the run. Give another name.")
+    # Folders, and names with * in them.
+    for path in [path for path in map(as_path, several) if path is not None]:
+        if is_within(place, path) or fnmatch(str(place.absolute()), str(path.absolute())):
+            raise InputError(f"{dest} would be a part of the input, {path}. Give another place.")
 
 
 def export_columns(
@@ -150,7 +157,7 @@ def export_columns(
     *,
     ids: bool = False,
     overwrite: bool = False,
-    original: Path | None = None,
+    original: Original | None = None,
 ) -> Location:
     """Write columns to a file or store whose format its name says.
 
@@ -164,7 +171,7 @@ def export_columns(
         (.csv, .parquet; .h5ad always has them).
     overwrite : bool, default=False
         Replace what is there: a file, or a store that bigfs wrote.
-    original : Path or None, default=None
+    original : Original or None, default=None
         The AnnData whose columns they are: a .h5ad file gets everything else from it.
 
     Returns
@@ -199,11 +206,12 @@ def export_columns(
         raise InputError(f"{dest}: only .zarr is written to a bucket. Give a file, or NAME.zarr.")
     _check_file(place, overwrite)
     if original is not None and ".h5ad" in kind.writes:
-        before = fingerprint(str(original))
+        before = fingerprint(str(original.path))
+        original.check(columns)
         with creating(place), unnamed_file(place, overwrite=overwrite) as file:
-            write_subset(file, original, columns.places)
-            if fingerprint(str(original)) != before:
-                raise changed(str(original))
+            write_subset(file, original.path, original.places[columns.places])
+            if fingerprint(str(original.path)) != before:
+                raise changed(str(original.path))
         return place
     total = columns.n_samples
     columns.begin()
@@ -325,13 +333,18 @@ def to_grid(
     source = _opened(getattr(data, "path", data))
     if source.grid is None:
         raise InputError(f"{source.uri} is not an array of several dimensions (input.features).")
-    shape, values = tuple(source.grid["shape"]), np.asarray(values)
+    shape = tuple(source.grid["shape"])
+    values = np.atleast_1d(values.load() if isinstance(values, ArrayRef) else np.asarray(values))
     n = math.prod(shape)
     places = np.delete(np.arange(n), source.dropped)
-    places = places if row_mask is None else np.flatnonzero(row_mask)
-    if len(values) != len(places):
+    if row_mask is not None:
+        places = np.flatnonzero(row_mask)
+        if np.shape(row_mask) != (n,):
+            raise InputError(f"row_mask must have {n:,} rows. Got shape {np.shape(row_mask)}.")
+    if len(values) != len(places) or values.dtype.kind not in "biuf":
         raise InputError(
-            f"There are {len(values):,} values for {len(places):,} rows of {source.uri}."
+            f"There are {len(values):,} values ({values.dtype}) for {len(places):,} rows of "
+            f"{source.uri}. Give a number for each."
         )
     if fill is None:
         fill = -1 if values.dtype.kind in "iu" else np.nan
@@ -340,9 +353,12 @@ def to_grid(
     grid[places] = values
     if dest is not None:
         bands = grid.reshape(n, -1)
+        if bands.dtype == np.int64 and np.abs(bands).max(initial=0) < 2**31:  # all readers have it
+            bands = bands.astype(np.int32)
         with unnamed_file(check_new_file(Path(dest))) as file:
             names = [""] * bands.shape[1]
-            write_map(file, source.grid, np.ones(n, dtype=bool), [bands], bands.dtype, names)
+            every = np.ones(n, dtype=bool)
+            write_map(file, source.grid, every, [bands], bands.dtype, names, missing=fill)
     return grid.reshape(*shape, *values.shape[1:])
 
 
@@ -356,10 +372,45 @@ def _opened(data: Any) -> Source:
 _PIECE = 2**21
 
 
+@dataclass(frozen=True)
+class Original:
+    """The AnnData that a run read.
+
+    Attributes
+    ----------
+    path : Path
+    source : Source
+        Its matrix, as the run opened it, but with all columns.
+    places : ndarray of shape (n_features,), int64
+        Where the features of the run are among them.
+    """
+
+    path: Path
+    source: Source
+    places: np.ndarray
+
+    def check(self, columns: SelectedColumns) -> None:
+        """Raise InputError if its values are not those that the run read; missing ones may be."""
+        places, first, source = self.places[columns.places], 0, self.source
+        rows = block_rows(source.n_features, source.dtype.itemsize, None)
+        source.begin()
+        sparse = isinstance(source, SparseSource)
+        blocks: Iterator[Any] = getattr(source, "iter_csr" if sparse else "iter_blocks")(rows)
+        for block in blocks:
+            values = block[:, places].toarray() if sparse else block[:, places]
+            read = columns.read(first, first + len(values))
+            if values.shape != read.shape or not ((values == read) | np.isnan(values)).all():
+                raise InputError(
+                    f"{self.path} has other values than the run read. Run it again, or export to "
+                    "another format, which takes them from the run."
+                )
+            first += len(values)
+
+
 def original_of(
     uri: str, layer: str | None, n_samples: int, names: list[str] | None
-) -> Path | None:
-    """Return the AnnData that a run read, if it is on a local disk and has the same shape still."""
+) -> Original | None:
+    """Return the AnnData that a run read, if it is on a local disk with its rows and features."""
     place = as_path(uri)
     if not isinstance(place, Path) or place.suffix not in (".h5ad", ".zarr") or names is None:
         return None
@@ -369,8 +420,11 @@ def original_of(
             is_old = any(hasattr(tree.frame(name), "shape") for name in ("obs", "var"))
     except InputError:
         return None
-    same = source.feature_names == names and source.n_samples == n_samples
-    return place if same and layer != "raw" and not is_old else None
+    known = {name: i for i, name in enumerate(source.feature_names or ())}
+    same = known.keys() >= set(names) and source.n_samples == n_samples
+    if not same or layer == "raw" or is_old:
+        return None
+    return Original(place, source, np.array([known[name] for name in names]))
 
 
 def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:

@@ -28,6 +28,7 @@ from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves, feature_columns
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
+from bigfs.store.formats.annotated import OBS_NAMES
 from bigfs.store.location import Location, as_location, is_within, read_output
 from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import opened_run
@@ -301,7 +302,8 @@ class Result:
             kept = self.ranking[np.isin(self.ranking, kept)]
         if is_within(as_location(dest), self.path):
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-        refuse_input(dest, str(self.settings["input"]["uri"]))
+        uri = str(self.manifest["data"]["uri"])  # absolute: the settings are of another directory
+        refuse_input(dest, uri)
         data = open_run_data(self.path)
         if ids and data.index is None and len(data.dropped):
             raise InputError(
@@ -310,11 +312,16 @@ class Result:
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
         columns = SelectedColumns(data, kept, names)
-        read = self.settings["input"]
         original = None
-        if not len(data.dropped) and not read.get("rows"):
-            uri, layer = str(read["uri"]), read.get("layer")
-            original = original_of(uri, layer, self.n_samples, self.feature_names)
+        if str(dest).endswith(".h5ad") and data.index == OBS_NAMES:
+            layer = self.settings["input"].get("layer")
+            if not len(data.dropped):
+                original = original_of(uri, layer, self.n_samples, self.feature_names)
+            if original is None:
+                logger.warning(
+                    "%s gets the selected columns alone. What else %s holds goes along where it is "
+                    "one AnnData on a local disk, in its place and with all its rows.", dest, uri,
+                )  # fmt: skip
         return export_columns(columns, dest, ids=ids, overwrite=overwrite, original=original)
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from bigfs.store.source import RandomAccessSource, Source, listed, open_matrix
 
 if TYPE_CHECKING:
     from bigfs.results.result import Result
+
+logger = logging.getLogger("bigfs")
 
 # Rows of the sample, from this many places of the data: each costs the reading of a chunk.
 _SAMPLE_ROWS = 2000
@@ -256,10 +258,12 @@ def _labels_of(
     """Return known classes of the rows, or else the method's clusters, and what they are."""
     uri = (result.settings.get("evaluate") or {}).get("labels")
     if uri is not None:
-        with suppress(BigfsError):  # they may be gone since
+        try:
             dropped, rows = list(source.dropped), source.row_dimensions
             y = load_labels(uri, source.n_samples, dropped, rows=rows)
             return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
+        except BigfsError as error:  # they are gone since, or named from another directory
+            logger.warning("the picture has no known labels: %s", error)
     labels = _rows_of(result, "labels", ranges)
     return None if labels is None else (labels.astype(np.int64), "clusters of the method")
 

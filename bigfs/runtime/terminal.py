@@ -327,6 +327,9 @@ def as_program(main: Callable[[], None]) -> None:
         main()
     except SystemExit as end:
         if end.code != EXIT_INTERRUPTED and not _heard:
+            # Python's own end takes some tenths of a second, in which the code stands.
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
             raise
         # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
         # a compiled kernel can take minutes.

@@ -25,7 +25,7 @@ _BLOCK_BYTES = 16 * 10**6
 _MOST_ROWS = 2**16
 DENSE_LIMIT_BYTES = 2 * GIB
 # Rows whose values tell whether a matrix holds counts.
-_HEAD_ROWS = 1000
+HEAD_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class SparseSource(Source):
             yield block.toarray()
 
     def holds_counts(self) -> bool:
-        """Say whether entries of the first 1,000 rows are positive whole numbers, 0 or missing."""
-        return are_counts(next(self.iter_csr(_HEAD_ROWS)).data)
+        """Say whether the entries of the first 1,000 rows that have any are counts."""
+        blocks = (block.data for block in self.iter_csr(HEAD_ROWS) if block.nnz)
+        return are_counts(next(blocks, np.empty(0)))
 
 
 class RandomAccessSparse(SparseSource, RandomAccessSource):

@@ -257,6 +257,9 @@ def test_the_selection_is_compared_with_the_former_one(
         assert done.return_value == code
         said = "0.75 in common is below output.diff_below, 0.8: the command ends with exit code 6"
         assert (said in done.output) == (code == 6)
+    alone = ["run", str(tmp_path / "p.yaml"), "--set", "output.diff_below=0.8"]
+    alone += ["--set", "update=null", "--set", "date=2026-01-03", "--set", "n_features_to_select=1"]
+    assert click.testing.CliRunner().invoke(cli, alone, standalone_mode=False).return_value == 6
 
 
 @pytest.mark.full
@@ -429,9 +432,11 @@ def test_metrics_of_a_run(series: _Series, tmp_path: Path) -> None:
     assert 'bigfs_exit_code{run="n-{date}"} 0' in lines
     names = [line.split("{")[0] for line in lines if line[0] != "#"]
     assert [line.split()[2] for line in lines if "# TYPE" in line] == list(dict.fromkeys(names))
+    series.run(3, **settings)  # without new rows
+    assert 'bigfs_new_rows{run="n-{date}"} 0.0' in place.read_text().splitlines()
     place.write_text("mine")
     with pytest.raises(ConfigError, match="output.metrics: .*bigfs did not write it"):
-        series.run(3, **settings)
+        series.run(4, **settings)
     assert place.read_text() == "mine"
 
 

@@ -168,6 +168,32 @@ def test_the_input_is_not_overwritten_and_a_changed_one_is_refused(
         run_result.export(tmp_path / "out.npy")
 
 
+def test_what_would_be_a_part_of_the_input_is_refused(tmp_path: Path) -> None:
+    days, X = tmp_path / "days", np.random.default_rng(0).normal(size=(30, 4))
+    days.mkdir()
+    for name in "ab":
+        np.save(days / f"{name}.npy", X)
+    for uri in (days, days / "*.npy"):
+        run_result = _run(tmp_path, uri, run=str(tmp_path / f"run-{len(uri.name)}"))
+        with pytest.raises(InputError, match="would be a part of the input"):
+            run_result.export(days / "selected.npy")
+    run_result.export(tmp_path / "out.npy")
+
+
+def test_the_input_is_that_of_the_run_wherever_the_export_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seed in (("one", 0), ("two", 1)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "X.npy", np.random.default_rng(seed).normal(size=(30, 4)))
+    monkeypatch.chdir(tmp_path / "one")
+    run_result = _run(tmp_path, Path("X.npy"))
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(InputError, match="is the input of the run"):
+        run_result.export("../one/X.npy", overwrite=True)
+    assert run_result.export("X.npy", overwrite=True).exists()
+
+
 def test_whole_numbers_that_were_rounded_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

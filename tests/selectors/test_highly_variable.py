@@ -276,6 +276,12 @@ def test_a_pipeline_takes_batches_from_a_file(tmp_path: Path, parabola: Any) -> 
     np.testing.assert_array_equal(result.ranking, expected.ranking_)
     np.testing.assert_array_equal(result.scores, expected.scores_)
     assert result.stages["result"]["passes"] == 1  # values above the clip are kept
+    # Rows that are left out may be all of a batch.
+    settings["input"]["rows"] = {"column": str(tmp_path / "batches.npy"), "drop": "a"}
+    some = bigfs.run({**settings, "run": str(tmp_path / "some")})
+    kept = np.asarray(batches) != "a"
+    expected = HighlyVariable(20, batch_key=batches[kept]).fit(X[kept])
+    np.testing.assert_array_equal(some.ranking, expected.ranking_)
 
 
 @pytest.mark.full

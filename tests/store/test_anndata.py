@@ -190,6 +190,16 @@ def test_damaged_bytes_are_never_read_as_values(tmp_path: Path) -> None:
         open_matrix(path).read(0, N)
 
 
+def test_counts_by_columns_are_told_by_the_rows_that_tell_those_by_rows(tmp_path: Path) -> None:
+    dense = np.random.default_rng(1).poisson(0.4, (1200, 9)).astype(float)
+    dense[1100:] *= 0.5  # beyond the rows that are looked at
+    X = sp.csc_array(dense)
+    X.data[:2] = 0.0, np.nan
+    for form in (X, X.tocsr()):
+        ad.AnnData(form).write_h5ad(tmp_path / "X.h5ad")
+        assert open_matrix(tmp_path / "X.h5ad").holds_counts()
+
+
 def test_columns_are_brought_into_order_by_bands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

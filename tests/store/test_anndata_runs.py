@@ -268,6 +268,40 @@ def test_an_export_keeps_everything_but_the_columns_left_out(
         np.testing.assert_array_equal(actual.varm["loadings"], expected.varm["loadings"])
 
 
+def test_an_export_keeps_all_else_of_what_the_run_read_or_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With columns left out, from another directory, and of an AnnData that changed since."""
+    for name in ("one", "two"):  # the same genes in both
+        (tmp_path / name).mkdir()
+        adata = annotated(sp.csr_matrix(COUNTS * (1 if name == "one" else 2)))
+        adata.obs["of"] = name
+        adata.write_h5ad(tmp_path / name / "X.h5ad")
+    monkeypatch.chdir(tmp_path / "one")
+    given = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
+             "input": {"uri": "X.h5ad", "columns": [f"!{adata.var_names[0]}"]}}  # fmt: skip
+    some = run({**given, "run": str(tmp_path / "some")})
+    half = run({**given, "run": str(tmp_path / "half"), "input": {
+        "uri": "X.h5ad", "rows": {"every": 2}}})  # fmt: skip
+    every = run({**given, "run": str(tmp_path / "every"), "input": {"uri": "X.h5ad"}})
+    monkeypatch.chdir(tmp_path / "two")
+    actual = ad.read_h5ad(some.export("some.h5ad"))
+    names = [some.name_of(feature) for feature in some.selected.tolist()]
+    assert list(actual.var_names) == names and set(actual.obs["of"]) == {"one"}
+    read = ad.read_h5ad("../one/X.h5ad")
+    np.testing.assert_array_equal(actual.X.toarray(), read[:, names].X.toarray())
+    assert not caplog.records or "columns alone" not in caplog.text
+    half.export("half.h5ad")
+    assert "half.h5ad gets the selected columns alone" in caplog.text
+    with pytest.raises(InputError, match=r"more features than the run read .input.columns"):
+        write_annotated(some, "annotated.h5ad")
+    assert set(ad.read_h5ad(write_annotated(every, "annotated.h5ad")).obs["of"]) == {"one"}
+    adata.write_h5ad("../one/X.h5ad")
+    with pytest.raises(InputError, match="X.h5ad has other values than the run read"):
+        every.export("every.h5ad")
+    assert not Path("every.h5ad").exists()
+
+
 def test_sparse_data_of_another_format_are_exported_sparse(tmp_path: Path) -> None:
     X = sp.csr_matrix(COUNTS.astype(np.float32))
     sp.save_npz(tmp_path / "X.npz", X)

@@ -21,6 +21,7 @@ from bigfs.store.formats import cube
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import labels_in, load_labels
+from bigfs.store.scratch import Scratch
 from bigfs.store.source import open_matrix
 
 Y, X, BANDS = 7, 9, 5
@@ -189,6 +190,8 @@ def test_a_scene_from_end_to_end(tmp_path: Path) -> None:
     np.testing.assert_allclose(result.scores, values[kept].var(axis=0), rtol=1e-6)
     labels = np.arange(result.n_samples)
     image = bigfs.to_grid(result, labels)
+    stored = Scratch(tmp_path / "shared").put("labels", labels)
+    np.testing.assert_array_equal(bigfs.to_grid(result, stored), image)
     assert image.shape == (Y, X) and (image[~kept] == -1).all()
     np.testing.assert_array_equal(image[kept], labels)
     result.export(tmp_path / "out.npy")

@@ -62,6 +62,17 @@ def test_labels_and_selected_bands_go_back_on_the_map(tmp_path: Path) -> None:
     check_map(tmp_path / "labels.tif")
     with rasterio.open(tmp_path / "labels.tif") as file:
         np.testing.assert_array_equal(file.read(1), grid)
+        assert (file.dtypes[0], file.nodata) == ("int32", -1)
+    for i, values in enumerate((places + 2**31, places % 2 == 0, places.astype(np.float16))):
+        grid = bigfs.to_grid(run, values, dest=tmp_path / f"{i}.tif")
+        with rasterio.open(tmp_path / f"{i}.tif") as file:
+            np.testing.assert_array_equal(file.read(1), grid)
+    for mask in (np.ones(61, bool), np.ones(70, bool)):
+        with pytest.raises(InputError, match="row_mask must have 63 rows"):
+            bigfs.to_grid(run, places, row_mask=mask)
+    for values in (None, "x"):
+        with pytest.raises(InputError, match="Give a number for each"):
+            bigfs.to_grid(run, values)
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "selected.tif")]) == 0
     check_map(tmp_path / "selected.tif")
     with rasterio.open(tmp_path / "selected.tif") as file, rasterio.open(path) as whole:

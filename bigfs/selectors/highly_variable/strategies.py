@@ -319,11 +319,6 @@ class _OfBatches(Strategy):
             )
         codes, stored = _batches(self.selection, blocks.n_samples, blocks.source.dropped), None
         if codes is not None:
-            if codes.max() + 1 < self.n_batches:
-                raise InputError(
-                    "HighlyVariable: batch_key names a batch of which no row is left. Take it out "
-                    "of the batches, or keep its rows (input.missing)."
-                )
             name = blocks.scratch.unique("batches")
             stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
             for start, stop in blocks.bounds:
@@ -374,7 +369,8 @@ class ClippedVariances(_OfBatches):
         """Return the mean scores of the batches, ranked by the flavor's rule."""
         blocks, parameters = inputs.blocks, self.parameters
         counts, stored = self._counts(blocks)
-        batches = [counts.moments[batch] for batch in range(self.n_batches)]
+        # Rows that are left out may be all of a batch.
+        batches = [counts.moments[batch] for batch in sorted(counts.moments)]
         few = next((i for i, b in enumerate(batches) if b.count < 2), None)
         if few is not None:
             raise _too_small(few, self.n_batches, batches[few], "it has one row")

@@ -279,8 +279,12 @@ class ByBands(_SomeFeatures):
     _counted: IO[bytes] | None = None
 
     def holds_counts(self) -> bool:
-        """Say whether the first entries of the file are positive whole numbers."""
-        return csr.are_counts(next(self.pieces())["value"] if self.n_entries else np.empty(0))
+        """Say whether the first entries, of the first 1,000 rows if any, are counts."""
+        if not self.n_entries:
+            return False
+        piece = next(self.pieces())
+        head = piece[piece["row"] < csr.HEAD_ROWS]
+        return csr.are_counts((head if len(head) else piece)["value"])
 
     @abstractmethod
     def pieces(self) -> Iterator[np.ndarray]:

@@ -166,7 +166,7 @@ def write(file: IO[bytes], selected: Any) -> None:
 
 def write_map(
     file: IO[bytes], grid: Any, kept: np.ndarray, blocks: Iterable[np.ndarray],
-    dtype: np.dtype, names: Sequence[str] = ("",),
+    dtype: np.dtype, names: Sequence[str] = ("",), missing: Any = None,
 ) -> None:  # fmt: skip
     """Write rows as the pixels of a GeoTIFF, some lines at a time; pixels without one are missing.
 
@@ -181,6 +181,8 @@ def write_map(
     dtype : numpy.dtype
     names : sequence of str
         Of the bands.
+    missing : number or None, default=None
+        What the file says of pixels without a value; None: NaN, where there can be one.
 
     Raises
     ------
@@ -193,10 +195,12 @@ def write_map(
     from rasterio.windows import Window
 
     height, width = grid["shape"]
-    missing = np.nan if dtype.kind == "f" else None
+    missing = np.nan if dtype.kind == "f" else missing
     if not kept.all() and dtype.kind != "f":
         dtype, missing = np.dtype(np.float64), np.nan
-    dtype = np.dtype(np.int32) if dtype in (np.int64, np.bool_) else dtype
+    # What GDAL has no type for, or not all readers.
+    wider = {"bool": "uint8", "int8": "int16", "float16": "float32"}
+    dtype = np.dtype(wider.get(dtype.name, dtype))
     step = max(1, _LINES_BYTES // (width * len(names) * dtype.itemsize))
     with tempfile.NamedTemporaryFile(suffix=".tif") as place:
         with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), rasterio.open(

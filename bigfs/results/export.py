@@ -343,8 +343,8 @@ def to_grid(
             raise InputError(f"row_mask must have {n:,} rows. Got shape {np.shape(row_mask)}.")
     if len(values) != len(places) or values.dtype.kind not in "biuf":
         raise InputError(
-            f"There are {len(values):,} values ({values.dtype}) for {len(places):,} rows of "
-            f"{source.uri}. Give a number for each."
+            f"There are {len(values):,} values for {len(places):,} rows of {source.uri}, of type "
+            f"{values.dtype}. Give a number for each."
         )
     if fill is None:
         fill = -1 if values.dtype.kind in "iu" else np.nan

@@ -317,6 +317,8 @@ class Result:
             layer = self.settings["input"].get("layer")
             if not len(data.dropped):
                 original = original_of(uri, layer, self.n_samples, self.feature_names)
+            if original is not None and self.stages.get("data", {}).get("filled_values"):
+                logger.warning("%s keeps missing values, which the run filled.", dest)
             if original is None:
                 logger.warning(
                     "%s gets the selected columns alone. What else %s holds goes along where it is "

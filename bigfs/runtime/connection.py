@@ -252,16 +252,16 @@ def quiet_end() -> Iterator[Any]:
     import distributed  # noqa: F401  (sets up its logging)
 
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
-    handlers = {name: list(logging.getLogger(name).handlers) for name in _DASK_LOGGERS}
-    if logging.getLogger("bigfs").handlers:
+    loggers = [logging.getLogger(name) for name in _DASK_LOGGERS]
+    former = [(logger, list(logger.handlers), logger.propagate) for logger in loggers]
+    for logger in loggers if logging.getLogger("bigfs").handlers else ():
         # Until then Dask speaks as we do: a time and a message, or JSON.
-        for name in _DASK_LOGGERS:
-            logging.getLogger(name).handlers[:] = [_AsOurs(logging.WARNING)]
+        logger.handlers[:], logger.propagate = [_AsOurs(logging.WARNING)], False
     try:
         yield _turn_off
     finally:
-        for name, former in handlers.items():
-            logging.getLogger(name).handlers[:] = former
+        for logger, handlers, propagate in former:
+            logger.handlers[:], logger.propagate = handlers, propagate
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
 

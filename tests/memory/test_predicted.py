@@ -162,7 +162,7 @@ def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """New rows and a block beside them."""
     from bigfs.graph.update import update_bytes, update_graph
 
-    n, n_new, k = 160_000, 40_000, 5
+    n, n_new, k = 200_000, 45_000, 5
     blocks, former = place.blocks(n, 128), place.graph(n - n_new, k)
     limits = {"memory_limit": LIMIT, "random_state": 0}
     needed = update_bytes(blocks.layout, n_new, 8192, "euclidean")

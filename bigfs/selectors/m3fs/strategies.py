@@ -35,9 +35,8 @@ logger = logging.getLogger("bigfs")
 
 # Planes that a task may have to hold at once, as far as the memory plan goes: a byte for a row.
 _PLANES = 200
-# And those of a start that processes keep between rounds, or as many as these bytes hold: of few
-# rows the planes of all rounds. Others are read again.
-_KEPT_PLANES, _KEPT_BYTES = 64, 8 * MIB
+# And those of a start that processes keep between rounds; others are read again.
+_KEPT_PLANES = 64
 # A cluster with fewer rows than this share of an even one is as good as empty.
 _TINY = 0.1
 
@@ -129,8 +128,7 @@ class MarginSearch(Strategy):
     @property
     def _kept_bytes(self) -> int:
         """Bytes of X and of planes that processes keep between rounds, where there is room."""
-        planes = max(_KEPT_BYTES, _KEPT_PLANES * self.shape.n_samples * self._most_run)
-        return self.shape.nbytes + planes
+        return self.shape.nbytes + _KEPT_PLANES * self.shape.n_samples * self._most_run
 
     def _round_steps(self, n_run: int) -> tuple[Step, ...]:
         """Return the steps from the starts to their ends, and of a pass that writes these."""

@@ -348,3 +348,18 @@ def test_the_command_starts_without_numpy():
         timeout=200,
     )
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_signal_while_python_ends_does_not_change_the_code() -> None:
+    program = (
+        "import atexit, sys, time\n"
+        "from bigfs.runtime.terminal import as_program\n"
+        "atexit.register(lambda: (print('it ends', flush=True), time.sleep(0.2)))\n"
+        "as_program(lambda: sys.exit(6))\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "it ends\n"
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+    assert process.returncode == 6

@@ -404,10 +404,11 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
     picture. Columns keep the order of the input, their names, and their type where the file says
     it; where missing values were filled (input.missing), all are floats (bigfs.to_grid puts them
     on a map). DEST is created when the export is complete.
-    Of an AnnData, a .h5ad keeps everything but the columns that are left out. With --annotate it
-    is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
-    bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With
-    --overwrite it may be the input itself, which is replaced in one step.
+    Of an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
+    (input.rows, drop_rows): then it has the selected columns alone. With --annotate it is a
+    copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and bigfs_selected
+    in its var, for mask_var="bigfs_selected" of scanpy's functions. With --overwrite it may be
+    the input itself, which is replaced in one step.
 
     \b
     Examples:

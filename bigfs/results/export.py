@@ -338,9 +338,9 @@ def to_grid(
     n = math.prod(shape)
     places = np.delete(np.arange(n), source.dropped)
     if row_mask is not None:
-        places = np.flatnonzero(row_mask)
         if np.shape(row_mask) != (n,):
             raise InputError(f"row_mask must have {n:,} rows. Got shape {np.shape(row_mask)}.")
+        places = np.flatnonzero(row_mask)
     if len(values) != len(places) or values.dtype.kind not in "biuf":
         raise InputError(
             f"There are {len(values):,} values for {len(places):,} rows of {source.uri}, of type "
@@ -357,8 +357,8 @@ def to_grid(
             bands = bands.astype(np.int32)
         with unnamed_file(check_new_file(Path(dest))) as file:
             names = [""] * bands.shape[1]
-            every = np.ones(n, dtype=bool)
-            write_map(file, source.grid, every, [bands], bands.dtype, names, missing=fill)
+            every, missing = np.ones(n, dtype=bool), fill if len(places) < n else None
+            write_map(file, source.grid, every, [bands], bands.dtype, names, missing=missing)
     return grid.reshape(*shape, *values.shape[1:])
 
 
@@ -383,32 +383,38 @@ class Original:
         Its matrix, as the run opened it, but with all columns.
     places : ndarray of shape (n_features,), int64
         Where the features of the run are among them.
+    has_missing : bool
+        Whether the run filled missing values, which the AnnData keeps.
     """
 
     path: Path
     source: Source
     places: np.ndarray
+    has_missing: bool
 
     def check(self, columns: SelectedColumns) -> None:
-        """Raise InputError if its values are not those that the run read; missing ones may be."""
+        """Raise InputError if its values are not those that the run read."""
         places, first, source = self.places[columns.places], 0, self.source
         rows = block_rows(source.n_features, source.dtype.itemsize, None)
         source.begin()
         sparse = isinstance(source, SparseSource)
         blocks: Iterator[Any] = getattr(source, "iter_csr" if sparse else "iter_blocks")(rows)
-        for block in blocks:
-            values = block[:, places].toarray() if sparse else block[:, places]
-            read = columns.read(first, first + len(values))
-            if values.shape != read.shape or not ((values == read) | np.isnan(values)).all():
-                raise InputError(
-                    f"{self.path} has other values than the run read. Run it again, or export to "
-                    "another format, which takes them from the run."
-                )
-            first += len(values)
+        with track("compare values", columns.n_samples, "rows") as progress:
+            for block in blocks:
+                values = block[:, places].toarray() if sparse else block[:, places]
+                read = columns.read(first, first + len(values))
+                same = (values == read) | (self.has_missing & np.isnan(values))
+                if not same.all():
+                    raise InputError(
+                        f"{self.path} has other values than the run read. Run it again, or export "
+                        "to another format, which takes them from the run."
+                    )
+                first += len(values)
+                progress.advance(len(values))
 
 
 def original_of(
-    uri: str, layer: str | None, n_samples: int, names: list[str] | None
+    uri: str, layer: str | None, n_samples: int, names: list[str] | None, has_missing: bool
 ) -> Original | None:
     """Return the AnnData that a run read, if it is on a local disk with its rows and features."""
     place = as_path(uri)
@@ -424,7 +430,7 @@ def original_of(
     same = known.keys() >= set(names) and source.n_samples == n_samples
     if not same or layer == "raw" or is_old:
         return None
-    return Original(place, source, np.array([known[name] for name in names]))
+    return Original(place, source, np.array([known[name] for name in names]), has_missing)
 
 
 def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:

@@ -315,9 +315,10 @@ class Result:
         original = None
         if str(dest).endswith(".h5ad") and data.index == OBS_NAMES:
             layer = self.settings["input"].get("layer")
+            filled = bool(self.stages.get("data", {}).get("filled_values"))
             if not len(data.dropped):
-                original = original_of(uri, layer, self.n_samples, self.feature_names)
-            if original is not None and self.stages.get("data", {}).get("filled_values"):
+                original = original_of(uri, layer, self.n_samples, self.feature_names, filled)
+            if original is not None and filled:
                 logger.warning("%s keeps missing values, which the run filled.", dest)
             if original is None:
                 logger.warning(

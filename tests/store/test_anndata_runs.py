@@ -296,10 +296,17 @@ def test_an_export_keeps_all_else_of_what_the_run_read_or_says_so(
     with pytest.raises(InputError, match=r"more features than the run read .input.columns"):
         write_annotated(some, "annotated.h5ad")
     assert set(ad.read_h5ad(write_annotated(every, "annotated.h5ad")).obs["of"]) == {"one"}
-    adata.write_h5ad("../one/X.h5ad")
-    with pytest.raises(InputError, match="X.h5ad has other values than the run read"):
-        every.export("every.h5ad")
+    gap = read.copy()
+    gap.X.data[0] = np.nan
+    given["input"] = {"uri": "../one/X.h5ad", "missing": "zero"}
+    for changed in (adata, gap):
+        changed.write_h5ad("../one/X.h5ad")
+        with pytest.raises(InputError, match="X.h5ad has other values than the run read"):
+            every.export("every.h5ad")
     assert not Path("every.h5ad").exists()
+    filled = run({**given, "run": str(tmp_path / "filled")})
+    assert np.isnan(gap.X.data).sum() == 1 and filled.export("filled.h5ad").exists()
+    assert "filled.h5ad keeps missing values, which the run filled" in caplog.text
 
 
 def test_sparse_data_of_another_format_are_exported_sparse(tmp_path: Path) -> None:

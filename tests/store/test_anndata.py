@@ -200,9 +200,11 @@ def test_counts_by_columns_are_told_by_the_rows_that_tell_those_by_rows(tmp_path
         assert open_matrix(tmp_path / "X.h5ad").holds_counts()
 
 
+@pytest.mark.parametrize("groups", [1, 3, 2**12])
 def test_columns_are_brought_into_order_by_bands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parts, "_MOST_GROUPS", groups)
     monkeypatch.setattr(parts, "_BAND_ENTRIES", 40)
     monkeypatch.setattr(parts, "_PIECE_ENTRIES", 17)
     dense = np.random.default_rng(1).poisson(0.4, (103, 9)).astype(float)
@@ -226,7 +228,7 @@ def test_the_header_is_enough_for_inspect_and_plan(
         "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
         "preprocess": "none", "input": {"uri": str(tmp_path / "X.h5ad"), "layer": "columns"},
     }  # fmt: skip
-    monkeypatch.setattr(parts.ByBands, "_row_pointers", lambda self: pytest.fail("rows are read"))
+    monkeypatch.setattr(parts.ByBands, "_count", lambda self: pytest.fail("rows are read"))
     assert plan_pipeline(load_config(settings, [])).fits
     lines = inspect(tmp_path / "X.h5ad", layer="columns")
     assert f"60 samples x 8 features, float32, sparse: {np.count_nonzero(COUNTS)} ent" in lines

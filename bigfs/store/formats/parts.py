@@ -29,6 +29,8 @@ from bigfs.store.values import as_floats, check_exact, decoding
 PARTS = ("data", "indices", "indptr")
 # Entries of a matrix by columns that are handled at once, and those of a band of rows.
 _PIECE_ENTRIES, _BAND_ENTRIES = 2**20, 2**22
+# Groups of rows that pieces are sorted by, at most, and entries of a piece of text, at least.
+_MOST_GROUPS, _FEWEST_IN_PIECE = 2**12, 2**16
 # Of an array of a matrix by rows, read at once unless a chunk is larger.
 _READ_ENTRIES = 2**18
 _TEXTS_AT_ONCE = 2**14
@@ -263,11 +265,11 @@ class CSRParts(_Parts, csr.RandomAccessSparse):
 
 
 class ByBands(_SomeFeatures):
-    """Entries in any order, brought into order of rows through temporary files.
+    """Entries in any order, brought into order of rows through a temporary file.
 
-    They are written as they are read, 12 to 16 bytes each, and the rows' entries are counted; then
-    each is put into its band of rows, in a second file if there are several bands. The files lie
-    where temporary files do (TMPDIR).
+    They are written as they are read, 12 to 16 bytes each and every piece in the order of its
+    rows' groups, while the rows' entries are counted. Then a band of rows is a range of each piece.
+    The file lies where temporary files do (TMPDIR).
     """
 
     n_samples: int
@@ -275,8 +277,8 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
-    # All entries as they were counted, until they are put in order.
-    _counted: IO[bytes] | None = None
+    # The file that the entries wait in, and where the groups of each piece end in it.
+    _waiting: tuple[IO[bytes], list[np.ndarray]] | None = None
 
     def holds_counts(self) -> bool:
         """Say whether the first entries, of the first 1,000 rows if any, are counts."""
@@ -294,9 +296,9 @@ class ByBands(_SomeFeatures):
         """Take down what is held while entries are put in order; refuse what is too large."""
         self._check_pointers(n_pointers)
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
-        n_files = 1 if self.n_entries <= _BAND_ENTRIES else 2
-        self.temporary_bytes += n_files * self.n_entries * self._record.itemsize
+        self.temporary_bytes += self.n_entries * self._record.itemsize
         self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
+        self.held_bytes += 8 * self._n_groups * (self.n_entries // _FEWEST_IN_PIECE)
 
     @property
     def layout(self) -> csr.CSRLayout:
@@ -310,73 +312,80 @@ class ByBands(_SomeFeatures):
     def begin(self) -> None:
         """Count the entries of every row."""
         super().begin()
-        self._row_pointers()
+        if self._rows is None:
+            self._count()
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         from scipy.sparse import coo_array
 
-        pointers = self._row_pointers()
-        for start, stop, records in self._bands(pointers, rows):
-            values = as_floats(records["value"][None], self.dtype, self.uri, start)[0]
-            content = (values, (records["row"] - start, records["column"]))
-            band = coo_array(content, shape=(stop - start, self._n_columns)).tocsr()
-            yield from in_blocks(self._block(band), rows)
+        (file, ends), self._waiting = self._waiting or self._count(), None
+        with file:
+            for start, stop in self._bands(rows):
+                records = self._records(file, ends, start, stop)
+                values = as_floats(records["value"][None], self.dtype, self.uri, start)[0]
+                content = (values, (records["row"] - start, records["column"]))
+                band = coo_array(content, shape=(stop - start, self._n_columns)).tocsr()
+                yield from in_blocks(self._block(band), rows)
 
     @property
     def _record(self) -> np.dtype:
         return np.dtype([("row", np.int32 if self.n_samples < 2**31 else np.int64),
                          ("column", np.int32), ("value", self._stored)])  # fmt: skip
 
-    def _row_pointers(self) -> np.ndarray:
-        if self._rows is None:
-            counts, file = np.zeros(self.n_samples + 1, dtype=np.int64), temporary_file()
-            weakref.finalize(self, file.close)
-            with track("entries of the rows", self.n_entries, "entries") as progress:
-                for piece in self.pieces():
-                    np.add.at(counts, piece["row"] + 1, 1)
-                    file.write(piece.data)
-                    progress.advance(len(piece))
-            self._rows, self._counted = np.cumsum(counts, out=counts), file
-        return self._rows
+    @property
+    def _n_groups(self) -> int:
+        """Groups of rows that each piece is sorted by: several for each band, one for one band."""
+        return min(self.n_samples, _MOST_GROUPS, 16 * (self.n_entries // _BAND_ENTRIES) + 1)
 
-    def _entries(self, at_once: int) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, from where they were written if they were."""
-        file, self._counted = self._counted, None
-        if file is None:
-            yield from self.pieces()
-            return
-        with file:
-            file.seek(0)
-            while content := file.read(at_once * self._record.itemsize):
-                yield np.frombuffer(content, self._record)
+    def _group_of(self, rows: Any) -> Any:
+        return rows // -(-self.n_samples // self._n_groups)
 
-    def _bands(self, pointers: np.ndarray, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield bands of whole blocks: first row, one past the last, and the entries by columns."""
+    def _count(self) -> tuple[IO[bytes], list[np.ndarray]]:
+        """Count the entries of every row, and write them to the file that they wait in."""
+        counts, file = np.zeros(self.n_samples + 1, dtype=np.int64), temporary_file()
+        weakref.finalize(self, file.close)
+        ends, n_written = [], 0
+        with track("entries of the rows", self.n_entries, "entries") as progress:
+            for piece in self.pieces():
+                np.add.at(counts, piece["row"] + 1, 1)
+                groups = self._group_of(piece["row"]).astype(np.uint16)
+                if (groups[1:] < groups[:-1]).any():
+                    piece = piece[np.argsort(groups, kind="stable")]
+                in_group = np.bincount(groups, minlength=self._n_groups)
+                ends.append(n_written + np.cumsum([0, *in_group]))
+                n_written += len(piece)
+                file.write(piece.data)
+                progress.advance(len(piece))
+        self._rows, self._waiting = np.cumsum(counts, out=counts), (file, ends)
+        return self._waiting
+
+    def _bands(self, rows: int) -> list[tuple[int, int]]:
+        """Return the bands, of whole blocks: first row, and one past the last."""
+        assert self._rows is not None  # counted
         edges = [0]
         for stop in [*range(rows, self.n_samples, rows), self.n_samples]:
-            begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
+            begun = len(edges) > 1 and self._rows[stop] - self._rows[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
-        if len(edges) == 2:
-            pieces = [np.empty(0, self._record), *self._entries(_BAND_ENTRIES)]
-            yield 0, self.n_samples, np.concatenate(pieces)
-            return
-        with temporary_file() as file:
-            places = pointers[edges[:-1]].copy()  # of the next entry of each band
-            for piece in self._entries(_PIECE_ENTRIES):
-                band = np.searchsorted(edges, piece["row"], side="right") - 1
-                order = np.argsort(band, kind="stable")
-                ends = np.cumsum(np.bincount(band, minlength=len(places)))
-                for i, part in enumerate(np.split(piece[order], ends[:-1])):
-                    if len(part):
-                        file.seek(int(places[i]) * piece.itemsize)
-                        file.write(part.data)
-                        places[i] += len(part)
-            for start, stop in zip(edges, edges[1:], strict=False):
-                first, last = int(pointers[start]), int(pointers[stop])
-                file.seek(first * self._record.itemsize)
-                content = file.read((last - first) * self._record.itemsize)
-                yield start, stop, np.frombuffer(content, self._record)
+        return list(pairwise(edges))
+
+    def _records(
+        self, file: IO[bytes], ends: list[np.ndarray], start: int, stop: int
+    ) -> np.ndarray:
+        """Return the entries of some rows, in the order of the input."""
+        assert self._rows is not None  # counted
+        first, last = self._group_of(start), self._group_of(stop - 1) + 1
+        # As one value each: NumPy copies the fields of records one by one.
+        entries = np.empty(self._rows[stop] - self._rows[start], f"V{self._record.itemsize}")
+        filled = 0
+        for of_groups in ends:
+            file.seek(int(of_groups[first]) * entries.itemsize)
+            content = file.read(int(of_groups[last] - of_groups[first]) * entries.itemsize)
+            row = np.frombuffer(content, self._record)["row"]
+            part = np.frombuffer(content, entries.dtype)[(row >= start) & (row < stop)]
+            entries[filled : filled + len(part)] = part
+            filled += len(part)
+        return entries.view(self._record)
 
 
 class CSCParts(_Parts, ByBands):

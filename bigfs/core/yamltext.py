@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -62,6 +64,14 @@ def read_yaml(text: str, where: str) -> Any:
 def write_yaml(value: Any) -> str:
     """Return a YAML text that `read_yaml` reads back as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def as_setting(value: Any) -> str:
+    """Return a value for ``--set KEY=VALUE``, on one line: in quotes where it is read otherwise."""
+    with suppress(ConfigError):
+        if isinstance(value, str) and read_yaml(value, "a setting") == value:
+            return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 class _Loader(yaml.SafeLoader):

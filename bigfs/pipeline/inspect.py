@@ -5,7 +5,6 @@ Each command that is proposed is tried first, up to the plan.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.text import aligned, first_of
+from bigfs.core.yamltext import as_setting
 from bigfs.plan.planning import check_config
 from bigfs.results.result import open_result
 from bigfs.selectors.registry import load_config
@@ -320,19 +320,19 @@ def _verdict(
     n_rows, n_empty = rows
     numbers = [column for column in columns if column.is_number]
     gaps = [column for column in numbers if column.missing and column.is_feature]
-    settings = [f"input.{name}={_as_yaml(v)}" for name, v in (opening or proposed).items()]
+    settings = [f"input.{name}={as_setting(v)}" for name, v in (opening or proposed).items()]
     classes, unlike = [], []
     if not opening:  # else a refusal says what else is needed
         # Texts come first: many columns of whole numbers that all differ are measurements.
         alike = sorted((c for c in columns if c.is_id), key=lambda column: column.is_number)
         is_clear = bool(alike) and (not alike[0].is_number or len(alike) <= _MOST_IDS)
         ids = alike[0].name if is_clear else None
-        settings += [] if ids is None else [f"input.index={ids}"]
+        settings += [] if ids is None else [f"input.index={as_setting(ids)}"]
         others = [column for column in columns if not column.is_number and column.name != ids]
         classes = [c.name for c in others if 1 < c.distinct <= _FEW * n_rows and not c.missing]
         unlike = unlike_others(column.name for column in numbers if column.name != ids)
         if left_out := [*(column.name for column in others), *unlike]:
-            patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
+            patterns = as_setting([f"!{name}" for name in left_out])
             settings.append(f"input.columns={patterns}")
     if gaps:
         all_empty = all(column.missing == n_empty for column in gaps)
@@ -361,12 +361,9 @@ def _verdict(
 
 def _known_classes(columns: Sequence[str]) -> list[str]:
     """Return how to judge a selection by columns that may be known classes; nothing for none."""
-    named = " or ".join(f"input.labels={name}" for name in columns[:_EXAMPLES])
+    some = (shlex.quote(f"input.labels={as_setting(name)}") for name in columns[:_EXAMPLES])
+    named = " or ".join(some)
     return [f"To compare the selection with known classes, add --set {named}."] if named else []
-
-
-def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _members(path: str | Location) -> list[str]:

@@ -21,8 +21,8 @@ from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_lim
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.plan import Place, Plan, make_plan
 from bigfs.runtime.connection import connect, scheduler_address
-from bigfs.runtime.scope import worker_slots
-from bigfs.runtime.workers import worker_limits
+from bigfs.runtime.scope import active_client, worker_slots
+from bigfs.runtime.workers import check_sizes, worker_limits
 from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
@@ -116,8 +116,10 @@ def place_of(config: Config, scheduler: str | None = None) -> Place:
         return Place(limit, threads, {"this machine": machine_bytes()}, n_workers, free)
     # At that address, or the scheduler in scope, or the threads of this process.
     with connect(address, cluster, limit):
-        _, threads = worker_slots()
-        return Place(limit, threads, worker_limits(), 1, free)
+        (_, threads), limits = worker_slots(), worker_limits()
+        if active_client() is not None:
+            check_sizes(limits)
+        return Place(limit, threads, limits, 1, free)
 
 
 def free_scratch(run: str) -> int | None:

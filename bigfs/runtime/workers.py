@@ -273,7 +273,7 @@ def check_workers(folder: Any) -> None:
     if not new:
         return
     _compare(_versions(), ask_workers(client, _versions, workers=new))
-    _check_sizes(new)
+    check_sizes({w: limit for w, limit in worker_limits().items() if w in new})
     _check_shared(folder, new)
     _compare_kernels(ask_workers(client, blas_kernels, workers=new))
     known.update(keys)
@@ -358,10 +358,9 @@ def _versions() -> dict[str, str]:
     return {**package_versions(), _CODE: digest.hexdigest()[:12]}
 
 
-def _check_sizes(workers: Sequence[str]) -> None:
-    limits = worker_limits()
-    for worker in workers:
-        limit = limits.get(worker, SMALLEST_LIMIT_BYTES)
+def check_sizes(limits: dict[str, int]) -> None:
+    """Raise MemoryLimitError if a worker, of limits by address, is too small for any stage."""
+    for worker, limit in limits.items():
         if limit < SMALLEST_LIMIT_BYTES:
             raise MemoryLimitError(
                 f"Worker {worker} has a memory limit of {format_bytes(limit)}; no stage fits "

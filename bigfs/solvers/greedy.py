@@ -21,8 +21,9 @@ from bigfs.solvers.sparserows import SparseRows
 
 # A column whose squared norm is below this share of its own start is explained by the picks.
 _EXPLAINED = 1e-12
-# Values this close, as a share of the largest, are equal: the lower index is picked.
-_TIE = 1e-9
+# Values this close, as a share of the largest, are equal: the lower index is picked. Norms may all
+# be equal, as those of standardized columns are; in float32 they are so but for rounding.
+_TIE, _NORM_TIE = 1e-9, 2.0**-21
 # Pivots below this share of the first have lost their digits to rounding.
 _UNCERTAIN = 1e-13
 # The square of a column of ``E'E`` is computed anew once it has fallen to this share.
@@ -258,13 +259,14 @@ class GreedyPath(ABC):
     Notes
     -----
     The path is nested: one to fewer columns is its beginning. A column is left out once its
-    squared norm is 1e-12 of its own start; values within 1e-9 of the largest are ties, which go
+    squared norm is 1e-12 of its own start; values within `tie` of the largest are ties, which go
     to the lower index. Cost: about ``n_features n_picks^2`` multiplications by products of
     matrices, ``n_features`` a pick otherwise, and the products of the candidates.
     """
 
     # A pivot below this share of the first ends the path.
     least_pivot = 0.0
+    tie = _TIE
 
     def __init__(self, products: ColumnProducts, n_picks: int) -> None:
         self.products = products
@@ -283,7 +285,7 @@ class GreedyPath(ABC):
         self._prepare()
         while len(self.order) < n_picks and self.live.any():
             values = self._worth()
-            feature = _best(values)
+            feature = _best(values, self.tie)
             if not values[feature] > 0:
                 break
             self._advance(feature, values, n_picks - len(self.order))
@@ -367,9 +369,9 @@ class GreedyPath(ABC):
         """Take a pick into account, before w joins W, and return what it adds."""
 
 
-def _best(values: np.ndarray) -> int:
+def _best(values: np.ndarray, tie: float = _TIE) -> int:
     """Return the lowest index of the largest value; of ties the lowest."""
-    return int((values >= (1 - _TIE) * values.max()).argmax())
+    return int((values >= (1 - tie) * values.max()).argmax())
 
 
 class VariancePath(GreedyPath):
@@ -463,7 +465,7 @@ class NormPath(GreedyPath):
     of the first, where the order is that of rounding.
     """
 
-    least_pivot = _UNCERTAIN
+    least_pivot, tie = _UNCERTAIN, _NORM_TIE
 
     def _values(self, norms: np.ndarray) -> np.ndarray:
         return norms

@@ -31,7 +31,7 @@ _TO_BOUNDARY = 0.99
 # product that steps aim at from then on.
 _STALLED, _CENTER = 4, 0.3
 # Added to the diagonal of the unknowns f, of which the program may leave a sum open.
-_OPEN = 1e-13
+_OPEN = 1e-10
 # As a share of the objective of V = 0: zero.
 ZERO = 1e-15
 

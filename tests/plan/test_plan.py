@@ -407,6 +407,18 @@ def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
     assert plan.cures
 
 
+@pytest.mark.cluster
+def test_workers_that_no_stage_fits_are_refused_as_by_a_run(tmp_path: Path):
+    from distributed import Client, LocalCluster
+
+    data = _npy(tmp_path / "X.npy", 100, 5)
+    config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="768 MiB")
+    options = {"processes": False, "dashboard_address": None, "memory_limit": "600 MiB"}
+    with LocalCluster(n_workers=1, **options) as small, Client(small):
+        with pytest.raises(MemoryLimitError, match="no stage fits into less than 768 MiB"):
+            plan_pipeline(config)
+
+
 def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
     import bigfs
 

@@ -76,7 +76,7 @@ class M3FS(MarginSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        sigma: in [0, 1], with sum ``n_features_to_select``.
+        sigma, to six decimals: in [0, 1], with sum ``n_features_to_select``.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last. The
         order depends on m: for another number of features fit again.

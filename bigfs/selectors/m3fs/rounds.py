@@ -341,7 +341,8 @@ class Trajectory:
     n_steps: int = 0  # changes of the clusters
     version: int = 0  # the round that stored the present clusters; 0: those of the start
     refresh: bool = False  # the next pass takes over the clusters of V
-    last: float = np.inf
+    last: float = np.inf  # objective of the solution before the last change
+    last_value: float = np.inf  # and at the best point, where it is known for all rows
     # Loss of the most violated plane beyond the slack; with the clusters outside that of the best
     # point beyond what its share of the objective leaves.
     violation: float = np.inf
@@ -447,8 +448,10 @@ class Trajectory:
             return
         if self.violation > settings.parameters.epsilon:
             return
-        fell = self.last - self.objective
-        self.last = self.objective
+        # Solutions are below the best points by up to C epsilon, and alone may seem to rise.
+        value = self.best_rest + settings.parameters.C * self.best_loss
+        fell = max(self.last - self.objective, self.last_value - value)
+        self.last, self.last_value = self.objective, value
         if self.best_changed == 0 or fell <= settings.parameters.tol * abs(self.objective):
             self.done = self.converged = True
             return

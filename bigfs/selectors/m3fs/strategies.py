@@ -39,6 +39,8 @@ _PLANES = 200
 _KEPT_PLANES = 64
 # A cluster with fewer rows than this share of an even one is as good as empty.
 _TINY = 0.1
+# Of weights: the gap of the solver leaves no more, and equal columns are equal in them.
+_DECIMALS = 6
 
 
 def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
@@ -191,7 +193,7 @@ class MarginSearch(Strategy):
         if not checkpoint:
             folder.close()
         return FeatureScores.from_scores(
-            states[chosen].sigma,
+            np.round(states[chosen].sigma, _DECIMALS),
             constant=blocks.moments().constant,
             **_details_of(states[chosen], settings, smooth, hinges[chosen] / n),
             starts=of_starts,

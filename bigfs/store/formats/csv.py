@@ -93,7 +93,7 @@ class TextTable(Table):
         if UNNAMED in names and not self._first[0].strip():
             raise InputError(
                 f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
-                f"that pandas writes, take it as ids: --set 'input.index={UNNAMED}' (--index, "
+                f"that pandas writes, take it as ids: --set 'input.index=\"{UNNAMED}\"' (--index, "
                 "index=), or use to_csv(..., index=False)."
             )
         if self._mixed & set(names):  # raises: the first piece has texts among numbers

@@ -33,6 +33,7 @@ from bigfs.store.ingest import IngestReport, ingest
 from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
 from bigfs.store.opening import ChainedSource, chain
+from bigfs.store.records import COMPARISON
 from bigfs.store.retention import finished_runs
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import chunk_rows, copied_rows
@@ -204,7 +205,7 @@ def refuse_other(config: Any) -> None:
 
 def method_of_run(config: Any) -> str:
     """Return the method of a pipeline; "a comparison" for what has several."""
-    return str(getattr(config, "method", "a comparison"))
+    return str(getattr(config, "method", COMPARISON))
 
 
 def _absolute(uri: str) -> str:
@@ -285,7 +286,7 @@ def extend_copy(
 ) -> IngestReport | None:
     """Copy the data of the former run and append the new files.
 
-    The copy has the former chunks by links, which take no room.
+    On one disk the copy has the former chunks by links, which take no room.
 
     Parameters
     ----------
@@ -335,10 +336,7 @@ def _extended(
     if len(before) >= len(parts):
         return f"{name} had {len(before)} files, and there are {len(parts)}"
     former.check_unchanged("data")
-    copy = former.stage_path("data")
-    if not (isinstance(copy, Path) and isinstance(target, Path)):
-        return "the run is in a bucket"
-    copy_linked(copy, target)
+    copy_linked(former.stage_path("data"), target)
     with as_part():
         added = chain(source.parts[len(before) :], source.uri)
     missing = config.input.missing

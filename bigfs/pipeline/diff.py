@@ -241,7 +241,7 @@ def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, An
     inputs["rows"], inputs["features"] = result.n_samples, result.n_features
     inputs["content"] = result.manifest.get("data", {}).get("key")
     settings = {k: v for k, v in settings.items() if k.split(".")[0] not in _NOT_OF_RESULTS}
-    return inputs, settings, result.manifest.get("versions", {})
+    return inputs, settings, result.versions
 
 
 def _flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

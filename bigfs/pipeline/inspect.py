@@ -5,6 +5,7 @@ Each command that is proposed is tried first, up to the plan.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -141,6 +142,7 @@ class TableColumn:
     kind: str
     is_number: bool = False
     missing: int = 0
+    infinite: int = 0
     distinct: int = 0
     shown: str = ""  # range of numbers, or examples
     is_id: bool = False  # whether it holds texts or whole numbers, another one in every row
@@ -288,7 +290,10 @@ def _column(name: str, kind: str, array: Any) -> TableColumn:
         shown = ", ".join(value[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
         alike = content == "category"
     is_id = alike and rows > 2 and len(distinct) == rows
-    return TableColumn(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
+    n_inf = sum(map(math.isinf, values)) if content == "number" else 0
+    return TableColumn(
+        name, kind, is_number, rows - len(values), n_inf, len(distinct), shown, is_id
+    )
 
 
 def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
@@ -341,6 +346,9 @@ def _verdict(
     if gaps:
         what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
         lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
+    n_inf = sum(column.infinite for column in numbers if column.is_feature)
+    if n_inf:
+        lines.append(_infinite(n_inf))
     if n_empty:
         lines.append(
             f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
@@ -357,6 +365,10 @@ def _verdict(
     if not settings:
         return lines or ["bigfs run would take it as it is."]
     return [*lines, f"It would take: {command}", *_known_classes(classes)]
+
+
+def _infinite(count: int) -> str:
+    return f"{count:,} values are infinite, which a run refuses: correct the data."
 
 
 def _known_classes(columns: Sequence[str]) -> list[str]:
@@ -406,7 +418,7 @@ def _values(source: Source) -> list[str]:
             f"would take them with --set input.missing={cure}."
         )
     if n_inf:
-        lines.append(f"{n_inf:,} values are infinite, which a run refuses: correct the data.")
+        lines.append(_infinite(n_inf))
     if isinstance(source, RandomAccessSource) and not n_nan and not n_inf:
         lines += suspicious_columns(source)
     return lines

@@ -67,7 +67,7 @@ def run_page(result: Result, mark: str = "") -> str:
     if axis is None and not shape:
         axis = positions_of(plots.names)
     used = {name: value for name, value in result.settings.items() if value is not None}
-    versions = result.manifest.get("versions", {})
+    versions = result.versions
     colors = f" Colors: {sample.group_name}." if sample.group_name else ""
     curves = result.curves
     pictures: dict[str, Drawn | None] = {"image": None, "axis": None, "clusters": None}

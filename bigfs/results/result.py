@@ -30,7 +30,7 @@ from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
 from bigfs.store.formats.annotated import OBS_NAMES
 from bigfs.store.location import Location, as_location, is_within, read_output
-from bigfs.store.records import CONFIG, FEATURES, TABLE
+from bigfs.store.records import COMPARISON, CONFIG, FEATURES, TABLE
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
@@ -130,6 +130,11 @@ class Result:
     def manifest(self) -> dict[str, Any]:
         """The record of the run: stages, versions, the key of the data."""
         return self._directory.manifest
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the packages that computed the result; later ones may have looked at it."""
+        return dict(self.stages["result"].get("versions", {}))
 
     @cached_property
     def recall(self) -> dict[str, Any] | None:
@@ -526,7 +531,8 @@ def open_result(path: str | Location) -> Result:
             "it. Results come from 'bigfs run'."
         )
     here = shlex.quote(f"run={directory.path}")
-    command = f"bigfs run {shlex.quote(str(directory.path / CONFIG))} --set {here}"
+    verb = "compare" if directory.manifest.get("method") == COMPARISON else "run"
+    command = f"bigfs {verb} {shlex.quote(str(directory.path / CONFIG))} --set {here}"
     again = f"Run it again where it was started, with '{command}'; it continues where it stopped."
     if not directory.is_intact("result"):
         done = f"(finished stages: {', '.join(stages) or 'none'})"

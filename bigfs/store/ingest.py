@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -40,7 +40,6 @@ from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
 from bigfs.store.scratch import chunk_rows, temporary_files_in
 from bigfs.store.source import (
-    Header,
     RandomAccessSource,
     Source,
     as_part,
@@ -105,16 +104,12 @@ def ingest(
     source: Any,
     dest: str | Location,
     *,
-    variable: str | None = None,
-    header: Header = "auto",
-    columns: str | Sequence[str] | None = None,
-    index: str | None = None,
-    layer: str | None = None,
     missing: str = "error",
     overwrite: bool = False,
     append: bool = False,
     rows: int | None = None,
     memory_limit: int | str | None = None,
+    **opening: Any,
 ) -> IngestReport:
     """Stream a matrix into a zarr v3 store of row chunks with checksums.
 
@@ -129,15 +124,6 @@ def ingest(
         The folder to create, usually ``NAME.zarr``, or ``s3://BUCKET/NAME.zarr``. In a bucket,
         where nothing can be renamed, it is marked until it is complete, and a store that is
         replaced is removed first.
-    variable : str or None, default=None
-        Array to read where a file holds several.
-    header : {"auto", True, False}, default="auto"
-        Whether the first line of a .csv or .tsv names the columns, as in `open_matrix`.
-    columns, index
-        Features of a table, and the column with the ids of its rows, as in `open_matrix`. The ids
-        are kept beside the rows.
-    layer : str or None, default=None
-        Layer of an AnnData, or ``"raw"``, as in `open_matrix`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
         read of the source) or by zero, or leave the row out. Infinity is always an error, and
@@ -153,6 +139,9 @@ def ingest(
         chunks are CSR blocks.
     memory_limit : int, str or None, default=None
         Resident size that this process may reach, such as ``"2 GiB"``. None: 4 GiB.
+    **opening
+        Settings of `open_matrix`, such as ``columns``, ``index`` (the ids are kept beside the
+        rows), ``csv`` or ``layer``; rows are chosen by opening the source with it first.
 
     Returns
     -------
@@ -182,9 +171,7 @@ def ingest(
             "another kind. Give NAME.zarr."
         )
     with as_part() if append else nullcontext():
-        matrix = open_matrix(
-            source, variable=variable, header=header, columns=columns, index=index, layer=layer
-        )
+        matrix = open_matrix(source, **opening)
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
     return_large_arrays()
     if append:

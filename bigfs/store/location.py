@@ -36,7 +36,8 @@ def as_location(uri: str | Location) -> Location:
     Parameters
     ----------
     uri : str, Path or ObjectPath
-        A local path, ``file://PATH``, or ``s3://BUCKET/KEY`` (``gs://``, ``az://``).
+        A local path (``~/`` is the home directory), ``file://PATH``, or ``s3://BUCKET/KEY``
+        (``gs://``, ``az://``).
 
     Raises
     ------
@@ -46,6 +47,8 @@ def as_location(uri: str | Location) -> Location:
     if not isinstance(uri, str):
         return uri
     scheme, separator, rest = uri.partition("://")
+    if uri.startswith("~/"):
+        return Path(uri).expanduser()
     if not separator or scheme == "file":
         return Path(rest if separator else uri)
     if scheme not in SCHEMES:

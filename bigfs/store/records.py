@@ -73,7 +73,7 @@ _OF_MANIFEST: dict[str, Any] = {
     "checkpoints": dict,
 }
 _OF_STAGE: dict[str, Any] = {
-    **dict.fromkeys(("settings", "stored"), dict),
+    **dict.fromkeys(("settings", "stored", "versions"), dict),
     **dict.fromkeys(("seconds", "committed"), _NUMBER),
     **dict.fromkeys(("version", "passes", "bytes_read", "measured_peak_bytes"), int),
     **dict.fromkeys(("dropped_rows", "filled_values", "n_samples", "n_features"), int),
@@ -90,6 +90,8 @@ _OF_STORE = re.compile(
     r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
 )
 FILES = "checksums.json"
+# The method that the manifest of several methods names.
+COMPARISON = "a comparison"
 # In the folder of a stage on disk: the run, the stage and the attempt that made it.
 STAMP = ".bigfs-stage"
 _PART_BYTES = 2**20

@@ -176,6 +176,7 @@ class RunDirectory(RunFolder):
         stored = self._seal(name, source, checks_itself)
         former = self._put_away(name, self.stage_path(name))
         self.manifest["stages"][name] = {
+            "versions": self.manifest.get("versions", {}),
             **record,
             "key": key,
             "attempt": self.attempt,

@@ -350,6 +350,22 @@ def test_files_that_are_added_are_new_rows(
 
 
 @pytest.mark.full
+def test_files_that_are_added_to_a_series_in_a_bucket(tmp_path: Path, bucket: str) -> None:
+    series, files = _Series(tmp_path), tmp_path / "files"
+    files.mkdir()
+    settings = {"run": f"{bucket}/n-{{date}}", "input": {"uri": str(files)}}
+    for day, n_new in enumerate((600, 20, 0, 10), 1):
+        if n_new:
+            np.save(files / f"{day}.npy", _rows(n_new, day))
+        result = series.run(day, **settings)
+        updated = json.loads((result.path / "manifest.json").read_text()).get("updated_from")
+        if day > 1 and n_new:
+            assert (updated["run"], updated["new_rows"]) == (f"n-2026-01-{day - 1:02}", n_new)
+    full = series.run(4, name="full", input=settings["input"], update="never")
+    np.testing.assert_array_equal(result.ranking, full.ranking)
+
+
+@pytest.mark.full
 def test_files_of_a_table_are_added_on_links(tmp_path: Path) -> None:
     import pandas as pd
 

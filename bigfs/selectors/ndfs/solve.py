@@ -119,7 +119,7 @@ class RegressionSolver:
     @property
     def epsilon(self) -> float:
         """The smoothing of the norm's rows: a millionth of the scale of B, squared."""
-        return 1e-12 / max(float(self.squares.mean()), np.finfo(np.float64).tiny)
+        return 1e-12 / max(float(self.squares.mean()) or 1.0, np.finfo(np.float64).tiny)
 
 
 def has_intercept(parameters: NDFSParameters) -> bool:

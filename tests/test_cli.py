@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -363,3 +364,30 @@ def test_a_signal_while_python_ends_does_not_change_the_code() -> None:
         process.send_signal(signal.SIGTERM)
         process.stdout.read()
     assert process.returncode == 6
+
+
+@pytest.mark.parametrize("name", ["id: x", "2020", "1e3", "null", "id #1", "Unnamed: 0"])
+def test_a_setting_that_names_a_column_works_as_it_is_printed(
+    name: str, bigfs_command: Callable[..., Outcome], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    header = "" if name == "Unnamed: 0" else name
+    rows = [f"s{i},{','.join(f'{x:.3f}' for x in rng.normal(size=4))}" for i in range(40)]
+    (tmp_path / "X.csv").write_text("\n".join([f"{header},a,b,c,d", *rows]) + "\n")
+    shown = bigfs_command("inspect", "X.csv").out
+    command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
+    arguments = shlex.split(command.removeprefix("It would take: bigfs "))
+    ran = bigfs_command(*arguments, "--quiet")
+    assert ran.code == 0, (command, ran.err)
+
+
+def test_infinities_of_a_table_are_said_before_a_run_refuses_them(
+    bigfs_command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "X.csv").write_text("a,b\n" + "\n".join(f"{i / 7},{i % 5}.5" for i in range(30)))
+    assert "would take it as it is" in bigfs_command("inspect", f"{tmp_path}/X.csv").out
+    with (tmp_path / "X.csv").open("a") as file:
+        file.write("\ninf,1.5\n")
+    assert "1 values are infinite" in bigfs_command("inspect", f"{tmp_path}/X.csv").out

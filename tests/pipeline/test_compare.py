@@ -151,6 +151,8 @@ def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         compare(_settings(tmp_path))
     assert not (tmp_path / "run" / "table.txt").exists()
+    with pytest.raises(InputError, match=r"'bigfs compare \S*/config.yaml --set run="):
+        bigfs.open_result(tmp_path / "run")
     kept = {path.name for path in (tmp_path / "run").glob("*.zarr")}
     assert sum(name.startswith("evaluation-") for name in kept) >= 8
     monkeypatch.setattr(Variances, "run", original)

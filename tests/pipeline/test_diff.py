@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bigfs import __version__
 from bigfs.core.errors import InputError
 from bigfs.pipeline.diff import Moved, diff_runs
 from bigfs.pipeline.run import run
+from bigfs.results.result import open_result
 from tests.test_cli import bigfs_command  # noqa: F401
 
 SPREADS = {"a": 6, "b": 5, "c": 4, "d": 3, "e": 2, "f": 1}
@@ -72,6 +74,18 @@ def test_settings_that_differ_are_named_and_those_of_the_place_are_not(tmp_path:
     second = _run(tmp_path, "second", frame, n_features_to_select=2, preprocess="standardize")
     settings = diff_runs(first, second).settings
     assert settings == {"n_features_to_select": (3, 2), "preprocess": ("none", "standardize")}
+
+
+def test_versions_are_those_that_computed_the_result(tmp_path: Path) -> None:
+    """A later command that finds all stages finished has computed nothing."""
+    first = _run(tmp_path, "first", _night())
+    manifest = json.loads((first / "manifest.json").read_text())
+    manifest["stages"]["result"]["versions"]["bigfs"] = "0.1.0"
+    (first / "manifest.json").write_text(json.dumps(manifest))
+    run(first / "config.yaml")
+    assert open_result(first).versions["bigfs"] == "0.1.0"
+    second = _run(tmp_path, "second", _night())
+    assert diff_runs(first, second).versions == {"bigfs": ("0.1.0", __version__)}
 
 
 def test_features_are_matched_by_name_and_else_by_column(tmp_path: Path) -> None:

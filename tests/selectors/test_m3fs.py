@@ -153,6 +153,39 @@ def test_the_form_is_that_of_the_dense_laplacian() -> None:
         np.testing.assert_allclose(full_form(blocks, 3.0), expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", [2, 11, 33])
+def test_intercepts_that_nothing_holds_are_solved_for(seed: int) -> None:
+    """Without balance and smoothness the sum of the intercepts is open."""
+    rng, y = np.random.default_rng(seed), np.arange(36) % 3
+    X = rng.normal(size=(36, 6)) + (2.5 * rng.normal(size=(3, 6)))[y]
+    fitted = M3FS(
+        2, n_clusters=3, C=1.0, smoothness=0, balance=None, preprocess="none", init=y
+    ).fit(X)
+    assert fitted.gap_ <= 1e-5
+
+
+def test_equal_columns_keep_their_order() -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(90, 8)) + (2.5 * rng.normal(size=(3, 8)))[np.arange(90) % 3]
+        X[:, 6] = X[:, 1]
+        ranking = M3FS(3, n_clusters=3).fit(X).ranking_.tolist()
+        assert ranking.index(1) < ranking.index(6)
+
+
+def test_a_loose_epsilon_does_not_end_before_the_clusters_stand() -> None:
+    """Fitted again from its own clusters, it finds no point that is clearly better."""
+    for seed in range(6):
+        k = 2 + seed % 2
+        rng, y = np.random.default_rng(seed), np.arange(60) % k
+        X = rng.normal(size=(60, 5)) + (2 * rng.normal(size=(k, 5)))[y]
+        settings = {"n_clusters": k, "C": 10.0, "epsilon": 0.3, "tol": 0.01}
+        first = M3FS(2, init=y, **settings).fit(X)
+        again = M3FS(2, init=np.asarray(first.labels_), **settings).fit(X)
+        values = [fitted.objective_ + 10 * fitted.violation_ for fitted in (first, again)]
+        assert values[1] >= 0.95 * values[0]
+
+
 def test_an_offset_does_not_change_what_smoothness_asks() -> None:
     X = np.rint(1024 * _blobs(seed=1)[0]) / 1024  # so that nothing is rounded
     settings = {"n_clusters": 2, "n_init": 1, "preprocess": "none"}

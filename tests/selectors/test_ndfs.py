@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -481,3 +482,11 @@ def test_the_number_of_clusters_from_the_eigengap() -> None:
 def test_a_graph_of_which_few_eigenvalues_differ_is_solved_by_the_other_solver() -> None:
     fitted = NDFS(5, n_clusters=8).fit(np.repeat(np.eye(16), 50, axis=0))
     assert np.isfinite(fitted.scores_).all()
+
+
+@pytest.mark.parametrize("unit", ["rms", "none"])
+def test_equal_rows_distinguish_no_feature(unit: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        fitted = NDFS(2, n_clusters=4, unit=unit, preprocess="none").fit(np.ones((50, 6)))
+    assert fitted.ranking_.tolist() == list(range(6)) and not fitted.scores_.any()

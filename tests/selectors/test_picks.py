@@ -8,6 +8,7 @@ import dask
 import numpy as np
 import pytest
 from scipy.linalg import qr
+from sklearn.datasets import load_digits
 
 from bigfs import ColumnSubset, PivotedQR
 from bigfs.blocks import RowBlocks
@@ -63,6 +64,15 @@ def test_pivoted_qr_is_lapacks(n: int, n_components: int | None) -> None:
     R, order = qr(matrix, mode="r", pivoting=True)
     assert fitted.ranking_[:4].tolist() == order[:4].tolist()
     np.testing.assert_allclose(fitted.pivots_, np.abs(np.diag(R))[:4], rtol=1e-8)
+
+
+def test_types_and_units_of_standardized_data_change_no_pick() -> None:
+    """All columns have variance 1 then: rounding to float32 must not choose the first one."""
+    X = load_digits().data
+    kinds = [X, X.astype(np.uint8), X.astype(np.float32), 3 * X.astype(np.float32)]
+    fits = [PivotedQR(20, preprocess="standardize").fit(data) for data in kinds]
+    for fitted in fits[1:]:
+        np.testing.assert_array_equal(fitted.ranking_[:20], fits[0].ranking_[:20])
 
 
 @pytest.mark.parametrize("make", BOTH)

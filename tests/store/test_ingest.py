@@ -333,3 +333,21 @@ def test_what_a_killed_ingest_left_is_removed_by_the_next(
         ingest(np.ones((20, 3)), store, append="append" in option, overwrite="overwrite" in option)
         assert set(tmp_path.iterdir()) == before | {store, tmp_path / "X[1].zarr.partial-2a3b4c5d"}
     assert not (store / "lease.json").exists()
+
+
+def test_settings_of_the_input_are_those_of_open_matrix(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_bytes("größe;b\n1,5;2\n3,5;4\n".encode("latin-1"))
+    csv = {"encoding": "latin-1", "delimiter": ";", "decimal": ","}
+    ingest(tmp_path / "X.csv", tmp_path / "X.zarr", csv=csv)
+    assert open_matrix(tmp_path / "X.zarr").feature_names == ["größe", "b"]
+    with pytest.raises(TypeError, match="'spelling'"):
+        ingest(tmp_path / "X.csv", tmp_path / "Y.zarr", spelling=csv)
+
+
+def test_a_path_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "X.npy", np.eye(3))
+    ingest("~/X.npy", "~/X.zarr")
+    assert open_matrix("~/X.zarr").n_samples == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["X.npy", "X.zarr"]

@@ -63,7 +63,7 @@ class LFS(ClusterMixin, LabelingSelector):
     membership_ : ndarray (zarr array where X was stored) of shape (n_samples, n_clusters), bool
         Overlaps and gaps.
     cluster_centers_ : ndarray of shape (n_clusters, n_features), float64
-        Means of the members, in units of the preprocessed data.
+        Means of the members among the rows that were searched, in units of the preprocessed data.
     scores_ : ndarray of shape (n_features,), float64
         Fraction of rows whose cluster keeps the feature.
     ranking_ : ndarray of shape (n_features,), int64

@@ -88,7 +88,8 @@ class M3FS(MarginSelector):
     objective_ : float
     objective_history_ : ndarray of shape (n_iter,), float64
         After each round: rises with planes, falls with a change of the clusters. A lower bound
-        of what the present clusters allow.
+        of what the clusters allow for which the planes were drawn; ``labels_`` may be one change
+        later, where the objective fell no more.
     violation_history_ : ndarray of shape (n_iter,), float64
     slack_ : float
         xi: what the objective leaves for the mean loss.

@@ -479,21 +479,22 @@ def waiting_folds(n_blocks: int) -> int:
 
 
 def gram_bytes(shape: Shape, n_targets: int) -> int:
-    """Return the bytes of `RowBlocks.gram` with companions: partial sums, and a block."""
+    """Return the bytes of `RowBlocks.gram` with companions: partial sums, and a block.
+
+    One sum more than are folded may still be on its way when the fold begins.
+    """
     partial = 8 * (shape.n_features + n_targets) ** 2
-    return fold_parts(shape.n_blocks) * partial + shape.read_bytes
+    return (fold_parts(shape.n_blocks) + 1) * partial + shape.read_bytes
 
 
 def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> Step:
     """Return the step of `RowBlocks.gram` with companions."""
     d = shape.n_features
     what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,}"
-    # One more, which may still be on its way when the fold begins.
-    needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
     seconds = product_seconds(shape.n_samples, d, d + n_targets)
     if shape.n_entries is not None:
         seconds = loop_seconds(shape.n_entries, shape.n_entries / shape.n_samples)
-    return replace(pass_over(shape, what, seconds=seconds), task_bytes=needed)
+    return replace(pass_over(shape, what, seconds=seconds), task_bytes=gram_bytes(shape, n_targets))
 
 
 def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str) -> list[ArrayRef]:

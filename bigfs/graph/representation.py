@@ -396,7 +396,7 @@ def gram_is_kept(n_features: int) -> bool:
 
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
     """Say whether the components are taken from the Gram matrix: it is small beside the data."""
-    fits = gram_bytes(shape, 0) + 8 * shape.n_features**2 <= task_budget(memory_limit)
+    fits = gram_bytes(shape, 0) <= task_budget(memory_limit)
     small = gram_is_kept(shape.n_features) and shape.n_samples >= _ROWS_OF_GRAM * shape.n_features
     return shape.n_entries is None and small and fits
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -325,6 +325,13 @@ def _seconds_of_columns(shape: Shape, n_columns: int) -> float:
 
 logger = logging.getLogger("bigfs")
 
+# Ends of the paths, their stops, what is constant, means of the targets, and further details.
+_PathsOfAll: TypeAlias = tuple[
+    list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
+]
+# Of a vector of norm one: below it there is nothing but its mean.
+_LEAST_VARIANCE = 1e-12
+
 
 def choose(shape: Shape, selection: Selection) -> Regression:
     """Return the strategy that fits: all Gram columns where a worker can fold them."""
@@ -352,8 +359,10 @@ class Paths(Regression):
     @abstractmethod
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
-        """Return the ends of the paths, their stops, what is constant, and further details."""
+    ) -> tuple[
+        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
+    ]:
+        """Return the paths of all targets."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
@@ -370,7 +379,14 @@ class Paths(Regression):
     ) -> FeatureScores:
         """Return the scores of opened data with these eigenvectors."""
         n_features = self.shape.n_features
-        last, stops, constant, details = self._paths(blocks, spectral, kept)
+        last, stops, constant, y_mean, details = self._paths(blocks, spectral, kept)
+        if self.parameters.fit_intercept:  # which explains the means of the vectors
+            left = 1.0 - blocks.n_samples * (y_mean / spectral.norms) ** 2
+            last = [_of_variance(vector, of) for vector, of in zip(last, left, strict=True)]
+            stops = [
+                [_of_variance(vector, of) for vector in vectors]
+                for vectors, of in zip(stops, left, strict=True)
+            ]
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
             _scores(last, scale, self.shape),
@@ -404,8 +420,10 @@ class FullGram(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
-        matrix, xty, constant, _ = self._gram(blocks, spectral, kept)
+    ) -> tuple[
+        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
+    ]:
+        matrix, xty, constant, y_mean = self._gram(blocks, spectral, kept)
         scratch = blocks.scratch
         shared = (
             scratch.put(scratch.unique("gram"), matrix),
@@ -416,7 +434,8 @@ class FullGram(Paths):
             lars_task, targets, *shared, self.n_selected, label="paths", unit="eigenvectors"
         )
         scratch.remove(*shared)
-        return [path[0] for path in paths], [path[1] for path in paths], constant, {}
+        last, stops = map(list, zip(*paths, strict=True))
+        return last, stops, constant, y_mean, {}
 
 
 class ScreenedColumns(Paths):
@@ -430,7 +449,9 @@ class ScreenedColumns(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
+    ) -> tuple[
+        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
+    ]:
         paths = wide_paths(
             blocks,
             spectral,
@@ -442,7 +463,13 @@ class ScreenedColumns(Paths):
             "largest_violation": paths.largest_violation,
             "n_screened": paths.n_screened,
         }
-        return paths.last, paths.stops, paths.constant, details
+        return paths.last, paths.stops, paths.constant, paths.y_mean, details
+
+
+def _of_variance(vector: SparseVector, variance: float) -> SparseVector:
+    """Return a stop with the share that it explains of the target's variance, not of its norm."""
+    indices, values, explained = vector
+    return indices, values, min(1.0, explained / max(float(variance), _LEAST_VARIANCE))
 
 
 def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray:

@@ -105,6 +105,7 @@ class WidePaths:
     largest_violation: np.ndarray
     n_screened: np.ndarray  # of shape (n_rounds,), int: candidates of each round
     constant: np.ndarray  # of shape (n_features,), bool: features that are equal in all rows
+    y_mean: np.ndarray  # of shape (n_targets,), float64: means of the vectors as they are stored
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def wide_paths(
         np.array([path.violation for path in paths]),
         np.array(screened),
         first.squares == 0,
+        first.other_mean,
     )
 
 

@@ -38,7 +38,7 @@ from bigfs.selectors.scoring import resolved, warn_of_data
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.location import read_output
-from bigfs.store.records import CONFIG, FEATURES, check_new_file, remove_report
+from bigfs.store.records import CONFIG, EARLIER, FEATURES, check_new_file, remove_report
 from bigfs.store.retention import SERIES, finish_series
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import open_matrix
@@ -144,6 +144,8 @@ def _run(
         )
         engine = Engine(store, blocks, key, base=former.base, keeps_start=config.update is not None)
         engine.run(stages, planned)
+        directory.manifest.pop(EARLIER, None)
+        directory.write()
         if line := former.line(directory.manifest["stages"], store.taken_over):
             logger.info(line)
             directory.manifest.setdefault("notes", []).append(f"{line}.")
@@ -242,6 +244,11 @@ def _begin(directory: RunDirectory, config: Any) -> None:
     with suppress(InputError):  # none yet, or a damaged one
         former = read_output(directory.path / CONFIG)
     directory.is_repeat = text == former and directory.manifest.get("versions") == versions
+    made = directory.manifest["stages"].get("result", {}).get("committed")
+    earlier = directory.manifest.get(EARLIER, {})
+    if made is not None and text != former and earlier.get("committed") != made:
+        directory.manifest[EARLIER] = {"config": former, "committed": made}
+        directory.write()
     directory.write_file(CONFIG, text)
     directory.manifest.pop("error", None)
     directory.manifest.update(status="running", versions=versions)

@@ -47,10 +47,18 @@ def open_run_data(path: Location) -> RandomAccessSource:
     Raises
     ------
     InputError
-        If the store is gone, or is not what the run read.
+        If the store is gone, or is not what the run read; or if a later run, which did not finish,
+        has read other data since the result was made.
     """
     directory = RunDirectory(path).read()
-    if "data" in directory.manifest["stages"]:
+    stages = directory.manifest["stages"]
+    made_of = stages.get("result", {}).get("data_key")
+    if made_of not in (None, stages.get("data", directory.manifest["data"])["key"]):
+        raise InputError(
+            f"{path} was run again on other data, or other columns or rows of them, and did not "
+            "finish: the data of its result are gone. Run it again."
+        )
+    if "data" in stages:
         matrix = open_matrix(str(directory.stage_path("data")))
     else:
         data = directory.manifest["data"]

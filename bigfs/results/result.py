@@ -30,7 +30,7 @@ from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
 from bigfs.store.formats.annotated import OBS_NAMES
 from bigfs.store.location import Location, as_location, is_within, read_output
-from bigfs.store.records import COMPARISON, CONFIG, FEATURES, TABLE
+from bigfs.store.records import COMPARISON, CONFIG, EARLIER, FEATURES, TABLE
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
@@ -122,8 +122,9 @@ class Result:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved configuration, as sections."""
-        stored = self.path / CONFIG
-        settings: dict[str, Any] = read_yaml(read_output(stored), str(stored))
+        stored, earlier = self.path / CONFIG, _earlier(self.manifest)
+        text = read_output(stored) if earlier is None else earlier
+        settings: dict[str, Any] = read_yaml(text, str(stored))
         return settings
 
     @property
@@ -538,6 +539,11 @@ def open_result(path: str | Location) -> Result:
         done = f"(finished stages: {', '.join(stages) or 'none'})"
         raise InputError(f"{path}: this run has no complete result {done}. {again}")
     directory.check_unchanged("result")
+    if _earlier(directory.manifest) is not None:
+        logger.warning(
+            "%s was run again with other settings, which did not finish: this is the result of the "
+            "run before. %s", path, again,
+        )  # fmt: skip
     about = read_attributes(stored)
     names = ("scores", "ranking", "selected")
     arrays: dict[str, Any] = {name: ArrayRef.at(stored / name).load() for name in names}
@@ -562,6 +568,12 @@ def open_result(path: str | Location) -> Result:
         redundant_with=redundant_with,
         stages=stages,
     )
+
+
+def _earlier(manifest: dict[str, Any]) -> str | None:
+    """Return the configuration of a result that a later run has not replaced; None for its own."""
+    earlier, made = manifest.get(EARLIER, {}), manifest["stages"]["result"]["committed"]
+    return str(earlier["config"]) if earlier.get("committed") == made else None
 
 
 def mean_score(scores: dict[str, Any], name: str) -> float | None:

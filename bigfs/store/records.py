@@ -67,7 +67,7 @@ _OF_MANIFEST: dict[str, Any] = {
     "data": dict,
     **dict.fromkeys(("method", "series"), (str, type(None))),
     **dict.fromkeys(("notes", "files"), list),
-    **dict.fromkeys(("updated_from", "compared"), dict),
+    **dict.fromkeys(("updated_from", "compared", "earlier"), dict),
     "stages": dict,
     "attempts": dict,
     "checkpoints": dict,
@@ -78,6 +78,7 @@ _OF_STAGE: dict[str, Any] = {
     **dict.fromkeys(("version", "passes", "bytes_read", "measured_peak_bytes"), int),
     **dict.fromkeys(("dropped_rows", "filled_values", "n_samples", "n_features"), int),
     **dict.fromkeys(("baseline_bytes", "predicted_peak_bytes"), (int, type(None))),
+    "data_key": (str, type(None)),
     "notes": list,
     "strategy": str,
 }
@@ -90,6 +91,8 @@ _OF_STORE = re.compile(
     r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
 )
 FILES = "checksums.json"
+# In a manifest: the configuration of a result that a later, unfinished run may replace.
+EARLIER = "earlier"
 # The method that the manifest of several methods names.
 COMPARISON = "a comparison"
 # In the folder of a stage on disk: the run, the stage and the attempt that made it.

@@ -178,6 +178,7 @@ class RunDirectory(RunFolder):
         self.manifest["stages"][name] = {
             "versions": self.manifest.get("versions", {}),
             **record,
+            "data_key": self.manifest.get("data", {}).get("key"),
             "key": key,
             "attempt": self.attempt,
             "committed": time.time(),

@@ -250,6 +250,8 @@ def ingest(
             memory_limit=memory_limit,
         )
     show(report.text(given.missing), kept=True)
+    if "labels" in given.opening:
+        show(f"Labels are not stored: name them as evaluate.labels={source}::COLUMN.")
 
 
 @cli.command()

@@ -47,6 +47,8 @@ def read_yaml(text: str, where: str) -> Any:
         problem = error.problem or error.context
         if "'\\t'" in str(problem):
             problem = "a tab; YAML is indented with spaces"
+        elif "!" in text or "*" in text:
+            problem = f"{problem}. Write names that begin with ! or * in quotes"
         raise ConfigError(f"{where}{at}: {problem}.") from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]

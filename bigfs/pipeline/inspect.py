@@ -459,6 +459,8 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     place = as_path(str(path))
     if source.index != OBS_NAMES or source.checked or place is None:
         return []
+    if (sources := sources_of(str(path))) is not None:
+        place = as_location(sources[0])
     members = contents(place, opening.get("variable"))
     lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]
     settings = [f"input.{name}={value}" for name, value in opening.items()]

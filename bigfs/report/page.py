@@ -239,7 +239,8 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     else:
         share = float(explained[n_selected - 1])
         if result.curves is not None:
-            share = float(result.curves.adds.sum())
+            explained = np.cumsum(result.curves.adds)
+            share = float(explained[-1])
         tiles.append((f"{100 * share:.0f} %", f"{what}{mean}"))
         enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))

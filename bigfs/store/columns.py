@@ -342,7 +342,11 @@ def note_on_names(source: Any) -> str:
     names = unlike_others(source.feature_names or ())
     if not names:
         return ""
-    patterns = json.dumps([f"!{name}" for name in names[:_SHOWN_NAMES]], ensure_ascii=False)
+    shown = []
+    for name in names[:_SHOWN_NAMES]:  # of the features of one column, that column
+        columns = (column for column in source.categories if name.startswith(f"{column}="))
+        shown.append(f"!{next(columns, name)}")
+    patterns = json.dumps(list(dict.fromkeys(shown)), ensure_ascii=False)
     more = ", ..." if len(names) > _SHOWN_NAMES else ""
     return (
         f"Features with names unlike the others, which may be none: "

@@ -10,6 +10,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
@@ -21,6 +22,7 @@ from bigfs.pipeline.run import run
 from bigfs.plan import planning
 from bigfs.results.result import open_result
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
+from bigfs.selectors.one_pass.strategies import Variances
 from bigfs.selectors.registry import load_config
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
@@ -418,3 +420,38 @@ def test_a_finished_run_is_not_overwritten_by_other_data_or_another_method(
     assert other.path == tmp_path / "runs" / "b-max_variance"
     with pytest.raises(ConfigError, match=r"\{inptu\} stands for nothing"):
         run(given, overrides=["run=runs/{inptu}"])
+
+
+@pytest.mark.parametrize("changed", ["columns", "settings"])
+def test_a_result_stays_that_of_its_own_settings_until_it_is_replaced(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 6)) * np.arange(1, 7)
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    table.to_parquet(tmp_path / "X.parquet")
+    uri, place = str(tmp_path / "X.parquet"), str(tmp_path / "run")
+    first = {"run": place, "input": {"uri": uri, "columns": ["a", "b", "c"]}, "curves": False,
+             "method": "max_variance", "n_features_to_select": 2}  # fmt: skip
+    run(first)
+    other = {**first, "preprocess": "standardize"}
+    if changed == "columns":
+        other = {**first, "input": {"uri": uri, "columns": ["d", "e", "f"]}}
+
+    def interrupted(self: Any, *inputs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Variances, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(other)
+    result = open_result(place)
+    assert result.settings["input"]["columns"] == ["a", "b", "c"]
+    assert result.settings["preprocess"] != "standardize"
+    if changed == "columns":
+        with pytest.raises(InputError, match="the data of its result are gone"):
+            result.export(tmp_path / "out.csv")
+    else:
+        result.export(tmp_path / "out.csv")
+        np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["c"], table["c"])
+    run(first).export(tmp_path / "again.csv")
+    assert "earlier" not in open_result(place).manifest

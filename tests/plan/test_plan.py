@@ -407,6 +407,18 @@ def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
     assert plan.cures
 
 
+@pytest.mark.parametrize("d", [3000, 11_000])
+@pytest.mark.parametrize("method", ["mcfs", "column_subset", "pivoted_qr"])
+def test_what_fits_a_limit_fits_larger_ones(tmp_path: Path, method: str, d: int):
+    data = _npy(tmp_path / "X.npy", 150, d)
+    limits = range(768, 1120, 32) if d == 3000 else (1024, 2048, 4096, 4608, 6144)
+    fits = []
+    for limit in limits:
+        about = {"run": str(tmp_path / "run"), "input": {"uri": str(data)}, "method": method}
+        fits.append(plan_pipeline(_config(**about, memory_limit=f"{limit} MiB")).fits)
+    assert fits == sorted(fits) and fits[-1]
+
+
 @pytest.mark.cluster
 def test_workers_that_no_stage_fits_are_refused_as_by_a_run(tmp_path: Path):
     from distributed import Client, LocalCluster

@@ -9,10 +9,13 @@ import pytest
 from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LinearRegression
 
 import bigfs
-from bigfs import MCFS
+from bigfs import MCFS, knn_graph, spectral_embedding
+from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
+from bigfs.graph import affinity
 from bigfs.selectors.mcfs import wide as _tasks
 from bigfs.solvers.lars import lars_path_gram
 
@@ -143,3 +146,19 @@ def test_a_long_lasso_path_says_what_is_faster(
     assert not caplog.messages
     MCFS(6, n_clusters=2, regression="lasso").fit(X)
     assert "Set regression to 'omp'" in caplog.text
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_explained_is_that_of_a_regression_with_an_intercept(
+    fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fits:  # then features are screened
+        monkeypatch.setattr("bigfs.selectors.mcfs.strategies.gram_bytes", lambda *sizes: 2**60)
+    rng = np.random.default_rng(7)
+    X = rng.poisson(np.exp(rng.normal(size=(200, 1)) + rng.normal(size=(1, 12)))).astype(float)
+    settings = {"n_clusters": 3, "preprocess": "none", "weight": "dot", "regression": "lasso"}
+    fitted = MCFS(12, **settings).fit(X)
+    W = affinity(knn_graph(X, 5), weight="dot", blocks=RowBlocks.from_any(X))
+    Y = spectral_embedding(W, 3, tol=3e-3).embedding[:]
+    expected = [LinearRegression().fit(X, y).score(X, y) for y in Y.T]
+    np.testing.assert_allclose(fitted.explained_, expected, atol=0.01)

@@ -11,6 +11,7 @@ from scipy.sparse import block_diag, csr_matrix, diags_array
 from sklearn.datasets import load_digits
 from sklearn.neighbors import kneighbors_graph
 
+from bigfs import spectral_embedding
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.problem import canonical_basis, fix_signs
@@ -182,3 +183,10 @@ def test_the_seed_decides_where_a_krylov_space_ends() -> None:
     first, second = (solve_eigsh(W, 122, tol=1e-6, random_state=0) for _ in range(2))
     np.testing.assert_array_equal(first.vectors, second.vectors)
     assert first.n_products == second.n_products
+
+
+@pytest.mark.parametrize(("n", "k"), [(19, 8), (30, 5), (30, 29), (111, 110)])
+def test_complete_graphs_have_one_eigenvalue_many_times(n: int, k: int) -> None:
+    embedding = spectral_embedding(csr_matrix(np.ones((n, n)) - np.eye(n)), k)
+    np.testing.assert_allclose(embedding.eigenvalues, n / (n - 1), rtol=1e-12)
+    assert np.max(embedding.residuals) < 1e-12

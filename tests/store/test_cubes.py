@@ -395,3 +395,18 @@ def test_matrices_of_hdf5_and_matlab_need_no_setting(tmp_path: Path) -> None:
         raw.write(b"MATLAB 7.3 MAT-file".ljust(128))
     source = open_matrix(tmp_path / "X.mat")
     np.testing.assert_array_equal(next(source.iter_blocks(99)), values)
+
+
+@pytest.mark.parametrize("form", ["npz", "mat"])
+def test_an_image_of_classes_beside_a_cube_is_not_taken_for_the_data(
+    form: str, tmp_path: Path
+) -> None:
+    import scipy.io
+
+    parts = {"cube": np.random.default_rng(0).random((6, 5, 12)), "gt": np.eye(6)[:, :5]}
+    path = tmp_path / f"scene.{form}"
+    (np.savez(path, **parts) if form == "npz" else scipy.io.savemat(path, parts))
+    with pytest.raises(InputError, match="holds 2 matrices .*cube, gt"):
+        open_matrix(path)
+    assert open_matrix(path, features=2).n_features == 12
+    assert open_matrix(path, variable="gt").n_features == 5

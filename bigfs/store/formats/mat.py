@@ -183,8 +183,8 @@ def _chosen(path: Location, known: dict[str, Any], name: str | None, features: A
         name = _FEATURES
     large = {n: len(shape) for n, (shape, kind) in known.items()
              if kind in _NUMERIC and len(shape) > 1 and min(shape) > 1}  # fmt: skip
-    # A scene may have an image of its classes beside it, or a matrix a picture.
-    wanted = [n for n, count in large.items() if (count == 2) == (features is None)]
+    # A scene may have an image of its classes beside it, which has no features.
+    wanted = [n for n, count in large.items() if count > 2 or features is None]
     name = choose_member(path, list(known), wanted or list(large), name)
     if known[name][1] not in _NUMERIC:
         raise InputError(f"{path}: {name!r} is a {known[name][1]}, not a matrix of numbers.")

@@ -157,7 +157,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
         return _open_sparse(path, "format" in names)
     shapes = {name: _numbers(path, name) for name in names}
     large = {name: len(shape) for name, shape in shapes.items() if len(shape) > 1}
-    wanted = [name for name, n in large.items() if (n == 2) == ("features" not in cube)]
+    wanted = [name for name, n in large.items() if n > 2 or "features" not in cube]
     name = choose_member(path, names, wanted or list(large), variable)
     shape, by_columns, dtype = member_header(path, name)
     member = _Member(path, name, shape[::-1] if by_columns else shape, dtype)

@@ -122,7 +122,8 @@ class Result:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved configuration, as sections."""
-        stored, earlier = self.path / CONFIG, _earlier(self.manifest)
+        # Not the manifest of this object, which is read when asked: a run asks before it ends.
+        stored, earlier = self.path / CONFIG, _earlier(RunDirectory(self.path).read().manifest)
         text = read_output(stored) if earlier is None else earlier
         settings: dict[str, Any] = read_yaml(text, str(stored))
         return settings

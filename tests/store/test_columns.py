@@ -267,7 +267,7 @@ def test_the_index_that_pandas_writes_is_taken_as_ids(tmp_path: Path) -> None:
     source = open_matrix(uri, index="Unnamed: 0")
     assert source.feature_names == ["g0", "g1"]
     assert next(source.iter_index())[:2] == ["100", "101"]
-    assert any("input.index=Unnamed: 0" in line for line in describe(uri)[-2:])
+    assert any('input.index="Unnamed: 0"' in line for line in describe(uri)[-2:])
 
 
 def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def _unknown_key(root: type[BaseModel], location: Sequence[str]) -> str:
     near = nearest(key, known)
     key = OTHER_NAMES.get(key, key)
     elsewhere = [path for path in paths(root) if path[-1] == key]
-    if near is None and elsewhere:
+    if elsewhere and (near is None or key == location[-1]):
         sections = quoted(".".join(path[:-1]) or "the top level" for path in elsewhere)
         hint = f"it belongs in {sections}"
         hint += f", as '{key}'" if key != location[-1] else ""

@@ -34,7 +34,9 @@ from bigfs.graph.partition import (
 )
 from bigfs.graph.recall import (
     ROWS_OF_FULL_RUN,
+    SAMPLED_ROWS,
     RecallEstimate,
+    estimate_of,
     estimate_recall,
     keep_checked,
     sample_rows,
@@ -105,7 +107,8 @@ def knn_graph(
         that pynndescent compiles for.
     representation : str, default="raw"
         What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
-        components (metric euclidean); distances and recall are then those of the components.
+        components (metric euclidean); distances and recall are then those of the components, of
+        sparse or wide data as nearly as few passes find them.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process; it decides the partitions.
     n_partitions : int or None, default=None
@@ -132,7 +135,8 @@ def knn_graph(
     Raises
     ------
     InputError
-        If a parameter is out of range, or a row has no direction (cosine, correlation).
+        If a parameter is out of range, ``recall_target`` is more than 1,000 checked rows can show,
+        or a row has no direction (cosine, correlation).
     MemoryLimitError
         If the search does not fit ``memory_limit``, or a partition came out too large for a task.
     ConvergenceError
@@ -207,7 +211,10 @@ class _Build:
         self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
         before, request = self.blocks.passes, self.request
         target = request.recall_target
-        samples = None if self.plan.exact and self.plan.n_partitions == 1 else self._sample()
+        samples = None
+        if not self.plan.exact or self.plan.n_partitions > 1:
+            self._check_target()
+            samples = self._sample()
         true = None if samples is None or target is None else self._true(samples)
         eps, cells = self._first_eps(samples, true)
         effort = 1.0
@@ -259,6 +266,17 @@ class _Build:
         return KNNGraph(
             *lists, self.homes, request.metric, algorithm, len(counts), recall, scratch, details
         )
+
+    def _check_target(self) -> None:
+        """Raise InputError for a target that the rows which are checked cannot show."""
+        target, n_checked = self.request.recall_target, min(SAMPLED_ROWS, self.blocks.n_samples)
+        most = estimate_of(np.ones(n_checked), self.request.n_neighbors).low
+        if target is not None and target > most and self.request.if_missed == "error":
+            raise InputError(
+                f"recall_target {target} is more than {n_checked:,} checked rows can show, which "
+                f"is {most:.4f} where all their neighbors are found. Lower it, or set algorithm to "
+                "'exact' and memory_limit so that the rows fit one partition."
+            )
 
     def _sample(self) -> Runs:
         """Collect the rows to check (target 0) and those the cells are found on (target 1)."""

@@ -211,8 +211,12 @@ def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
 def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
     """Return the recall from the share of k true neighbors that each row has.
 
-    The interval is Wilson's, with as many trials as the rows' variance says they are worth.
+    The interval is Wilson's, with as many trials as the rows' variance says they are worth. Where
+    none is missing there is no variance: it is as good as if one were.
     """
+    if per_row.min() == 1:
+        missing = 1 - (np.arange(len(per_row)) == 0) / k
+        return RecallEstimate(1.0, estimate_of(missing, k).low, 1.0, len(per_row))
     value, variance, n_rows = float(per_row.mean()), float(per_row.var()), len(per_row)
     trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
     trials = min(max(trials, 1.0), float(n_rows * k))

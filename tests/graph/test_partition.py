@@ -26,6 +26,7 @@ from bigfs.graph.partition import (
     group_tiny,
     plan_partitions,
 )
+from bigfs.graph.recall import estimate_of
 from bigfs.graph.search import gather_rows
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import brute_neighbors, check_graph, manifold
@@ -208,11 +209,22 @@ def test_a_target_raises_eps_until_it_is_met() -> None:
 def test_a_target_that_cannot_be_met(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "ATTEMPTS", 1)
     X = np.random.default_rng(0).normal(size=(3000, 30)).astype(np.float32)
-    with pytest.raises(ConvergenceError, match="recall_target 0.9999 is not met after 1 attempts"):
-        knn_graph(X, 5, n_partitions=30, recall_target=0.9999)
+    with pytest.raises(ConvergenceError, match="recall_target 0.998 is not met after 1 attempts"):
+        knn_graph(X, 5, n_partitions=30, recall_target=0.998)
     with pytest.warns(UserWarning, match="is not met"):
         graph = knn_graph(X, 5, n_partitions=30, recall_target=0.9999, if_missed="warn")
     assert graph.recall_.high < 1
+    with pytest.raises(InputError, match=r"0.9999 is more than 1,000 checked rows can show"):
+        knn_graph(X, 5, n_partitions=30, recall_target=0.9999)
+
+
+def test_fewer_misses_never_lower_the_bound() -> None:
+    lows = []
+    for n_missed in range(6):
+        per_row = np.ones(1000)
+        per_row[:n_missed] -= 1 / 5
+        lows.append(estimate_of(per_row, 5).low)
+    assert lows == sorted(lows, reverse=True)
 
 
 def test_a_partition_larger_than_the_sample_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,7 @@ def _begin(directory: RunDirectory, config: Any) -> None:
     directory.is_repeat = text == former and directory.manifest.get("versions") == versions
     made = directory.manifest["stages"].get("result", {}).get("committed")
     earlier = directory.manifest.get(EARLIER, {})
-    if made is not None and text != former and earlier.get("committed") != made:
+    if made and former and text != former and earlier.get("committed") != made:
         directory.manifest[EARLIER] = {"config": former, "committed": made}
         directory.write()
     directory.write_file(CONFIG, text)

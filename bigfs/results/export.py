@@ -53,7 +53,7 @@ def open_run_data(path: Location) -> RandomAccessSource:
     directory = RunDirectory(path).read()
     stages = directory.manifest["stages"]
     made_of = stages.get("result", {}).get("data_key")
-    if made_of not in (None, stages.get("data", directory.manifest["data"])["key"]):
+    if made_of and made_of != stages.get("data", directory.manifest["data"])["key"]:
         raise InputError(
             f"{path} was run again on other data, or other columns or rows of them, and did not "
             "finish: the data of its result are gone. Run it again."

@@ -139,9 +139,7 @@ def _sum_of(parts: Iterable[Any], most: int) -> Any:
             sums.append(sums.pop() + sums.pop())
         if sum(part.nnz for part in sums) > most:
             return None
-    while len(sums) > 1:
-        sums.append(sums.pop() + sums.pop())
-    return sums[0]
+    return sum(sums[-2::-1], sums[-1])  # the smallest first
 
 
 def coarse_start(

@@ -87,9 +87,8 @@ def solve_dense(problem: Problem) -> Eigenpairs:
 
     n, k, null = problem.n_samples, problem.n_wanted, problem.null
     same = null.labels[:, None] == null.labels
-    projector = np.where(same, np.multiply.outer(null.unit, null.unit), 0.0)
     # Eigenvalues of S are at least -1: shifted by 3, the null space's 1 comes last.
-    matrix = problem.scaled().toarray() - 3.0 * projector
+    matrix = problem.scaled().toarray() - 3.0 * same * np.multiply.outer(null.unit, null.unit)
     problem.n_products += n
     try:
         values, vectors = eigh(matrix, subset_by_index=[n - k, n - 1])

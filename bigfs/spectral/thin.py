@@ -23,8 +23,7 @@ def level_order(W: Any) -> np.ndarray:
     """Return the reverse Cuthill-McKee order of the rows of a symmetric CSR matrix."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-    order: np.ndarray = reverse_cuthill_mckee(W, symmetric_mode=True)
-    return order
+    return np.asarray(reverse_cuthill_mckee(W, symmetric_mode=True))
 
 
 def inverse(order: np.ndarray) -> np.ndarray:

@@ -66,9 +66,9 @@ def mcfs_from_embedding(
     for y in (Y / np.linalg.norm(Y, axis=0)).T:
         a = sparse_coefficients(X, y, m, intercept)
         norms = {"none": 1, "l1": np.abs(a).sum(), "l2": np.linalg.norm(a), "max": np.abs(a).max()}
-        # The share of |y|^2 = 1 that the features explain.
-        centered = X - X.mean(axis=0) if intercept else X
-        share = 1 - ((y - centered @ a) ** 2).sum()
+        # The share of y that the features explain beside the intercept: R squared.
+        centered, left = (X - X.mean(axis=0), y - y.mean()) if intercept else (X, y)
+        share = 1 - ((left - centered @ a) ** 2).sum() / (left**2).sum()
         free = len(X) - 1 - np.count_nonzero(a)
         share = max(1 - (1 - share) * (len(X) - 1) / free, 1e-6 * share)
         norms["explained"] = norms["l2"] / np.sqrt(share)

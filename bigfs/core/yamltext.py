@@ -12,6 +12,8 @@ import yaml
 from bigfs.core.errors import ConfigError
 
 _MOST_DIGITS = 100
+# YAML reads a tag or an alias there, people write patterns of names.
+_MARKS = re.compile(r"(?:^|[\s\[{,:])[!*]")
 # Pipelines are a few kilobytes. A megabyte takes some ten seconds to read.
 _MOST_CHARACTERS = 500_000
 # Aliases stand for what they name wherever they are: nine levels of nine are 400 million values.
@@ -47,7 +49,8 @@ def read_yaml(text: str, where: str) -> Any:
         problem = error.problem or error.context
         if "'\\t'" in str(problem):
             problem = "a tab; YAML is indented with spaces"
-        elif "!" in text or "*" in text:
+        lines = text.splitlines()[(error.context_mark or mark).line : mark.line + 1] if mark else []
+        if any(_MARKS.search(line.partition("#")[0]) for line in lines):
             problem = f"{problem}. Write names that begin with ! or * in quotes"
         raise ConfigError(f"{where}{at}: {problem}.") from None
     except yaml.reader.ReaderError as error:

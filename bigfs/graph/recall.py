@@ -211,20 +211,17 @@ def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
 def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
     """Return the recall from the share of k true neighbors that each row has.
 
-    The interval is Wilson's, with as many trials as the rows' variance says they are worth. Where
-    none is missing there is no variance: it is as good as if one were.
+    The interval is Wilson's, with as many trials as the rows' variance says they are worth. Its low
+    end is at most that of rows which miss nothing: neighbors are missed together, by rows.
     """
-    if per_row.min() == 1:
-        missing = 1 - (np.arange(len(per_row)) == 0) / k
-        return RecallEstimate(1.0, estimate_of(missing, k).low, 1.0, len(per_row))
     value, variance, n_rows = float(per_row.mean()), float(per_row.var()), len(per_row)
     trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
     trials = min(max(trials, 1.0), float(n_rows * k))
     z2 = _NORMAL_QUANTILE**2 / trials
     center = (value + z2 / 2) / (1 + z2)
     half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
-    low, high = max(0.0, float(center - half)), min(1.0, float(center + half))
-    return RecallEstimate(value, low, high, n_rows)
+    low = min(max(0.0, float(center - half)), 1 / (1 + _NORMAL_QUANTILE**2 / n_rows))
+    return RecallEstimate(value, low, min(1.0, float(center + half)), n_rows)
 
 
 def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:

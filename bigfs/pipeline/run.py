@@ -144,8 +144,8 @@ def _run(
         )
         engine = Engine(store, blocks, key, base=former.base, keeps_start=config.update is not None)
         engine.run(stages, planned)
-        directory.manifest.pop(EARLIER, None)
-        directory.write()
+        if directory.manifest.pop(EARLIER, None):
+            directory.write()
         if line := former.line(directory.manifest["stages"], store.taken_over):
             logger.info(line)
             directory.manifest.setdefault("notes", []).append(f"{line}.")

@@ -123,7 +123,8 @@ class Result:
     def settings(self) -> dict[str, Any]:
         """The resolved configuration, as sections."""
         # Not the manifest of this object, which is read when asked: a run asks before it ends.
-        stored, earlier = self.path / CONFIG, _earlier(RunDirectory(self.path).read().manifest)
+        stored, manifest = self.path / CONFIG, RunDirectory(self.path).read().manifest
+        earlier = _earlier(manifest, self.stages)
         text = read_output(stored) if earlier is None else earlier
         settings: dict[str, Any] = read_yaml(text, str(stored))
         return settings
@@ -540,7 +541,7 @@ def open_result(path: str | Location) -> Result:
         done = f"(finished stages: {', '.join(stages) or 'none'})"
         raise InputError(f"{path}: this run has no complete result {done}. {again}")
     directory.check_unchanged("result")
-    if _earlier(directory.manifest) is not None:
+    if _earlier(directory.manifest, stages) is not None:
         logger.warning(
             "%s was run again with other settings, which did not finish: this is the result of the "
             "run before. %s", path, again,
@@ -571,10 +572,11 @@ def open_result(path: str | Location) -> Result:
     )
 
 
-def _earlier(manifest: dict[str, Any]) -> str | None:
+def _earlier(manifest: dict[str, Any], stages: dict[str, Any]) -> str | None:
     """Return the configuration of a result that a later run has not replaced; None for its own."""
-    earlier, made = manifest.get(EARLIER, {}), manifest["stages"]["result"]["committed"]
-    return str(earlier["config"]) if earlier.get("committed") == made else None
+    earlier = manifest.get(EARLIER, {})
+    is_own = not earlier or earlier["committed"] != stages["result"].get("committed")
+    return None if is_own else str(earlier["config"])
 
 
 def mean_score(scores: dict[str, Any], name: str) -> float | None:

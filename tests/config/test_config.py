@@ -194,7 +194,12 @@ def test_a_section_goes_on_from_another_one():
         ("graph: [1\nrun: 2\n", "line 2, column 4: expected ',' or ']', but got ':'."),
         ("? [1, 2]\n: 3\n", "line 1, column 3: a key must be a plain name."),
         ("run: !!python/object:os.system 1\n", "line 1, column 6: could not determine"),
-        ("run: *a\n", "line 1, column 6: found undefined alias 'a'."),
+        ("run: *a\n", "line 1, column 6: found undefined alias 'a'. Write names that begin"),
+        (
+            "columns: [!id]\n",
+            "line 2, column 1: expected ',' or ']', but got '<stream end>'. Write",
+        ),
+        ("run: [a\n# *.csv", "line 2, column 8: expected ',' or ']', but got"),
     ],
 )
 def test_text_that_is_no_pipeline_is_refused_with_its_place(refusal, text, message):

@@ -488,5 +488,5 @@ def test_a_graph_of_which_few_eigenvalues_differ_is_solved_by_the_other_solver()
 def test_equal_rows_distinguish_no_feature(unit: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        fitted = NDFS(2, n_clusters=4, unit=unit, preprocess="none").fit(np.ones((50, 6)))
-    assert fitted.ranking_.tolist() == list(range(6)) and not fitted.scores_.any()
+        fitted = NDFS(3, unit=unit, preprocess="none").fit(np.ones((500, 10)))
+    assert fitted.ranking_.tolist() == list(range(10)) and not fitted.scores_.any()

@@ -376,5 +376,7 @@ def test_the_same_bits_whatever_the_workers(
         with local_cluster(n_workers, 1, 4 * GIB) as cluster, Client(cluster):
             # The 40 passes of NDFS take as long as all else; they fold as the others do.
             some = names if n_workers == 4 else names[:2]
-            for results, own in zip(scores(f"{n_workers}", some), expected, strict=False):
+            for results, own in zip(
+                scores(f"{n_workers}", some), expected[: len(some)], strict=True
+            ):
                 np.testing.assert_array_equal(results, own)

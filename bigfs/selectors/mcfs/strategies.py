@@ -359,9 +359,7 @@ class Paths(Regression):
     @abstractmethod
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[
-        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
-    ]:
+    ) -> _PathsOfAll:
         """Return the paths of all targets."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -420,9 +418,7 @@ class FullGram(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[
-        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
-    ]:
+    ) -> _PathsOfAll:
         matrix, xty, constant, y_mean = self._gram(blocks, spectral, kept)
         scratch = blocks.scratch
         shared = (
@@ -449,9 +445,7 @@ class ScreenedColumns(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> tuple[
-        list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
-    ]:
+    ) -> _PathsOfAll:
         paths = wide_paths(
             blocks,
             spectral,

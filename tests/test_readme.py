@@ -49,6 +49,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
+def test_pages_of_the_site_begin_and_end_at_headings() -> None:
+    for page in sorted((REPO / "docs").glob("*.md")):
+        included = ""
+        for line in page.read_text().splitlines():
+            if line.startswith("```{include} "):
+                included = (page.parent / line.split()[1]).read_text()
+            elif line.startswith((":start-after:", ":end-before:")):
+                assert f"\n{json.loads(line.split(': ', 1)[1])}\n" in f"\n{included}", (page, line)
+
+
 def test_the_readme_is_short_and_leads_to_every_other_page() -> None:
     assert len(README.splitlines()) <= 180
     for page in PAGES[1:]:

@@ -483,5 +483,7 @@ def _hint(pattern: str, names: list[str]) -> str:
             f": names run from {min(numbers):g} to {max(numbers):g}. A range is written "
             "'LOW..HIGH', the smaller number first."
         )
+    if "::" in pattern:
+        return f". It has {listed(names)}. Known classes in another file are evaluate.labels."
     near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else f". It has {listed(names)}."

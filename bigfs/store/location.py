@@ -44,8 +44,10 @@ def as_location(uri: str | Location) -> Location:
     InputError
         If it is of another kind, names no bucket or object, or holds credentials.
     """
-    if not isinstance(uri, str):
+    if isinstance(uri, (Path, ObjectPath)):
         return uri
+    if not isinstance(uri, str):
+        raise InputError(f"a place must be a path or an address. Got {uri!r}.")
     scheme, separator, rest = uri.partition("://")
     if uri.startswith("~/"):
         return Path(uri).expanduser()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bigfs import open_result, run
-from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.store.ingest import ingest
 from bigfs.store.rundir import RunDirectory
 from tests.store._folder import finish, settings
@@ -116,6 +116,11 @@ def test_a_store_is_on_the_disk_before_it_is_named(
     events = _watch(monkeypatch)
     ingest(np.ones((60, 3)), tmp_path / "X.zarr", rows=20)
     _assert_synced_before_it_is_named(events, tmp_path / "X.zarr")
+
+
+def test_a_result_is_opened_by_a_path() -> None:
+    with pytest.raises(InputError, match="a path or an address. Got 3"):
+        open_result(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stage", ["result", "curves"])

@@ -315,6 +315,8 @@ SETTINGS: dict[str, Case] = {
     "a place of another kind": Case(None, SET + "run=out-{day}", ("{day}", "{date}")),
     "--set without =": Case(None, SET + "graph.n_neighbors", ("--set takes KEY=VALUE",)),
     "--set without a key": Case(None, SET + "=3", ("--set takes KEY=VALUE",)),
+    "obsm of no AnnData": Case(None, SET + "method=mcfs --set graph.representation=obsm/X_pca",
+                               ("X.npy is no AnnData", "leave graph.representation out")),
     "--set below a value": Case(None, SET + "run.x=1", ("'run' is 'out', not a section",)),
     "--set of broken yaml": Case(None, SET + "graph=[1", ("--set graph=[1", "column")),
     "--set without a value": Case(None, "run p.yaml --set", ("--set", "requires an argument")),

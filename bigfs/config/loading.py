@@ -101,7 +101,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
     section = settings
     for depth, key in enumerate(keys[:-1], start=1):
         below = section.get(key)
-        if below is None:
+        if below in (None, "auto"):
             below = section[key] = {}
         if not isinstance(below, dict):
             raise ConfigError(

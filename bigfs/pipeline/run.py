@@ -105,9 +105,9 @@ def run(
     if data is not None:
         overrides.append(f"input.uri={OBJECT}{type(data).__name__}")
     config = load_config(config, overrides)
-    task_budget(config.memory_limit)
-    check_outside(config)
     with Metrics(config) as metrics:
+        task_budget(config.memory_limit)
+        check_outside(config)
         return _run(
             config, data, metrics, scheduler, fresh=fresh, performance_report=performance_report
         )

@@ -309,8 +309,8 @@ class Scratch:
         if free is not None and needed > free:
             raise MemoryLimitError(
                 f"Stage '{stage}' needs about {format_bytes(needed)} of scratch and the file "
-                f"system of {self.path} has {format_bytes(free)} free. Nothing was written. Free "
-                "space there, or put the run directory on a larger disk."
+                f"system of {self.path} has {format_bytes(free)} free. Free space there, or "
+                "put the run directory on a larger disk. What is finished is kept."
             )
 
     def put(self, name: str, values: np.ndarray, chunk_rows: int | None = None) -> ArrayRef:

@@ -1,6 +1,7 @@
 """A night as a DAG of Airflow; put it in its folder of DAGs, and bigfs in the home of its user."""
 
 from datetime import datetime
+from pathlib import Path
 
 from airflow import DAG
 from airflow.operators.bash import BashOperator
@@ -16,7 +17,7 @@ with DAG(
     BashOperator(
         task_id="select",
         bash_command="deploy/again.sh pipelines/nightly.yaml --set date={{ ds }}",
-        cwd="{{ var.value.get('bigfs', '~/bigfs') }}",
+        cwd=f"{{{{ var.value.get('bigfs', '{Path.home() / 'bigfs'}') }}}}",
         append_env=True,
         retries=0,
     )

@@ -222,6 +222,14 @@ def test_override_that_cannot_be_read(load, override, message):
     assert str(caught.value).startswith(message)
 
 
+def test_a_key_of_a_section_that_is_auto_may_be_set(load):
+    dated = BASE.replace("run: r", "run: r-{date}")
+    config = load(f"{dated}update: auto\n", "update.most_in_a_row=1")
+    assert config.update.most_in_a_row == 1 and config.update.most_new == 0.1
+    many = BASE.replace("select: 20", "select: auto")
+    assert load(many, "n_features_to_select.at_most=9").n_features_to_select.at_most == 9
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="There is no pipeline file"):
         load_config(tmp_path / "none.yaml")

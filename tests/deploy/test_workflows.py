@@ -95,3 +95,5 @@ def test_airflow(tmp_path: Path) -> None:
 
     bag = DagBag(str(WORKFLOWS / "airflow_nightly.py"), include_examples=False)
     assert bag.import_errors == {} and [*bag.dags] == ["bigfs_nightly"]
+    task = bag.dags["bigfs_nightly"].get_task("select")
+    assert f"'{Path.home() / 'bigfs'}'" in task.cwd  # Airflow expands no ~

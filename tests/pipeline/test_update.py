@@ -16,7 +16,7 @@ import pytest
 
 import bigfs
 from bigfs.cli import cli
-from bigfs.core.errors import ConfigError, ConvergenceError, InputError
+from bigfs.core.errors import ConfigError, ConvergenceError, InputError, MemoryLimitError
 from bigfs.graph import update
 from bigfs.results.result import Result
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
@@ -488,3 +488,6 @@ def test_metrics_say_how_a_run_stands_and_that_it_failed(
         series.run(2, **settings, input={"uri": str(tmp_path / "gone.npy")})
     assert 'bigfs_exit_code{run="n-{date}"} 2' in place.read_text()
     assert "stage_seconds" not in place.read_text()
+    with pytest.raises(MemoryLimitError):
+        series.run(3, **settings, memory_limit="100 MiB")
+    assert 'bigfs_exit_code{run="n-{date}"} 3' in place.read_text()

@@ -67,6 +67,15 @@ def test_finds_the_features_that_tell_clusters_apart() -> None:
     assert fixed.n_clusters_ == 4 and set(fixed.sizes_) == {4}
 
 
+def test_an_end_before_convergence_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    X, _ = _mixture()
+    FSGMM(2, n_clusters=20, max_iter=3).fit(X)
+    assert "ended before it converged: raise fsgmm.max_iter" in caplog.text
+    caplog.clear()
+    FSGMM(2, n_clusters=20).fit(X)
+    assert "converged" not in caplog.text
+
+
 def test_the_scale_of_a_feature_makes_no_difference() -> None:
     X = load_iris().data
     moved = FSGMM(2, n_clusters=5, max_iter=40).fit(X * [1, 1e3, 1e-3, 7] + [0, 5, 0, 1e2])

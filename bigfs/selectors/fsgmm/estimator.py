@@ -47,6 +47,8 @@ class FSGMM(BaseSelector):
         Of that mixture, in nats.
     message_lengths_, sizes_ : ndarray of shape (n_iter,)
         Message length and number of components at each pass.
+    converged_ : bool
+        Whether numbers of components were tried down to ``min_clusters`` within ``max_iter``.
     n_iter_ : int
         Passes of EM.
 

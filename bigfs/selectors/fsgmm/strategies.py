@@ -236,10 +236,9 @@ class MixtureFit(Strategy):
         max_iter = self.parameters.max_iter
         with track("fsgmm", max_iter, "passes") as progress, silenced():
             progress.resume(len(state.lengths))
-            while not state.finished:
+            while not state.finished and len(state.lengths) < max_iter:
                 sums = one_pass(blocks, columns, state.current, folder)
                 _advance(state, sums, blocks.n_samples, len(kept), self.parameters)
-                state.finished = state.finished or len(state.lengths) >= max_iter
                 progress.advance(1, f"message length {state.lengths[-1]:.6g}")
                 if file is not None:
                     save_state(file, state)
@@ -261,6 +260,7 @@ def _ranked(
     details = {
         "n_clusters": len(best.weights),
         "n_iter": len(state.lengths),
+        "converged": state.finished,
         "message_length": state.best_length,
         "message_lengths": np.array(state.lengths),
         "sizes": np.array(state.sizes, dtype=np.int64),

@@ -21,7 +21,7 @@ from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats import parts, zarr_array
+from bigfs.store.formats import HDF5, ZARR, format_of, parts, zarr_array
 from bigfs.store.formats.cube import Place
 from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource, open_dask
@@ -196,6 +196,10 @@ def member_on_disk(path: Location, name: str) -> Any:
         If there is no such member, or it is not dense (``obsm``) or no graph by rows (``obsp``).
     """
     group, _, _ = name.partition("/")
+    if format_of(path) not in (HDF5, ZARR):
+        raise InputError(
+            f"{path} is no AnnData, which alone has {name}: leave graph.representation out."
+        )
     with on_disk(path) as tree:
         node = tree.find(name)
         if node is None:

@@ -173,6 +173,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     sides = list(zip((a, b), columns, strict=True))
     ranks = np.array([_ranks(result, where) for result, where in sides])
     masks = np.array([np.isin(where, result.selected) for result, where in sides])
+    anyway = np.array([np.isin(where, _included(result)) for result, where in sides]).all(axis=0)
 
     def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
         """Return the features of a mask, by rising values of the order."""
@@ -186,7 +187,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         (len(a.selected), len(b.selected)),
         len(names),
         selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
-        float(agreement_of_pairs(masks)[0]),
+        float(agreement_of_pairs(masks[:, ~anyway])[0]),
         [*_expected(first, a), *_expected(second, b)],
         features(masks[1] & ~masks[0], ranks[1]),
         features(masks[0] & ~masks[1], ranks[0]),
@@ -194,6 +195,12 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         _rank_correlation(ranks[:, (ranks > 0).all(axis=0)]),
         *(_changed(x, y) for x, y in zip(_about(a), _about(b), strict=True)),
     )
+
+
+def _included(result: Result) -> np.ndarray:
+    """Return the features that the agreement of the fits of a run does not count."""
+    sure = result.stability
+    return np.empty(0) if sure is None or sure.included is None else sure.included
 
 
 def _expected(run: str | Location, result: Result) -> Iterator[Expected]:

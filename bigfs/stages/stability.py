@@ -42,6 +42,8 @@ class Stability:
     fit_supports : ndarray of shape (2 * n_pairs, n_sizes * (n_sizes + 1) / 2) or None
         The fits' selections of 1, 2, ... features, as in `FeatureScores`; None for methods whose
         selections are the first of their rankings.
+    included : ndarray of shape (n_included,), int64, or None
+        Features that every fit selects anyway. No agreement counts them: they would lift it.
     """
 
     frequencies: np.ndarray
@@ -52,6 +54,7 @@ class Stability:
     sample_size: int
     shared_rows: float
     fit_supports: np.ndarray | None = None
+    included: np.ndarray | None = None
 
     @classmethod
     def of_fits(
@@ -61,26 +64,29 @@ class Stability:
         supports: np.ndarray | None,
         sample_size: int,
         shared_rows: float,
+        included: np.ndarray | None = None,
     ) -> Stability:
         """Return the stability of selections of a number of features; see the attributes."""
         masks = _masks(n_selected, rankings, supports)
+        free = _without(masks, included)
         return cls(
             masks.mean(axis=0),
             rankings,
-            agreement_of_pairs(masks),
-            agreement_of_all(masks),
+            agreement_of_pairs(free),
+            agreement_of_all(free),
             n_selected,
             sample_size,
             shared_rows,
             supports,
+            included,
         )
 
     def at(self, n_selected: int) -> Stability:
         """Return the same for another number of features, of the same fits."""
         if n_selected == self.n_selected:
             return self
-        shared = (self.rankings, self.fit_supports, self.sample_size, self.shared_rows)
-        return Stability.of_fits(n_selected, *shared)
+        fits = (self.rankings, self.fit_supports, self.sample_size, self.shared_rows)
+        return Stability.of_fits(n_selected, *fits, self.included)
 
     def as_details(self) -> dict[str, Any]:
         """Return everything as details of `FeatureScores`."""
@@ -101,8 +107,20 @@ class Stability:
         return len(self.rankings)
 
     @property
+    def _free(self) -> tuple[int, int]:
+        """How many features a fit chooses, and among how many, beside those included anyway."""
+        n_included = 0 if self.included is None else len(self.included)
+        return max(0, self.n_selected - n_included), len(self.frequencies) - n_included
+
+    @property
     def _step(self) -> float:
-        return step_of(self.n_selected, len(self.frequencies))
+        return step_of(*self._free)
+
+    @property
+    def _chance(self) -> float:
+        """The share of a selection that two have in common by chance."""
+        m, d = self._free
+        return (self.n_selected - m + m * m / d) / self.n_selected
 
     @property
     def stability(self) -> Agreement:
@@ -121,10 +139,12 @@ class Stability:
         values, errors : dict of str to ndarray of shape (n_sizes,), float64
             As in `Curves`: ``stability`` and ``in_common``.
         """
-        d, fits = len(self.frequencies), (self.rankings, self.fit_supports)
-        pairs = np.array([agreement_of_pairs(_masks(m, *fits)) for m in sizes.tolist()])
+        (m, d), fits = self._free, (self.rankings, self.fit_supports)
+        masks = (_without(_masks(size, *fits), self.included) for size in sizes.tolist())
+        pairs = np.array([agreement_of_pairs(free) for free in masks])
         statistics = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
-        varying = sizes * (1 - sizes / d) / d
+        chosen = np.maximum(sizes - (self.n_selected - m), 0)
+        varying = chosen * (1 - chosen / d) / d
         values, errors = (
             {"stability": shares, "in_common": shares * varying} for shares in statistics
         )
@@ -136,12 +156,11 @@ class Stability:
 
     def bound(self, threshold: float) -> float:
         """Return the bound on rarely selected features among `stable_features`."""
-        return rarely_selected_bound(self.n_selected, len(self.frequencies), threshold)
+        return rarely_selected_bound(*self._free, threshold)
 
     def in_common(self, agreement: float) -> float:
         """Return the share of a selection that two have in common, for their agreement."""
-        chance = self.n_selected / len(self.frequencies)
-        return chance + agreement * (1 - chance)
+        return self._chance + agreement * (1 - self._chance)
 
     def lowest_of_another(self) -> float:
         """Return the agreement that two further samples hardly fall below: 2.5 % of them do."""
@@ -159,8 +178,11 @@ class Stability:
 
     def lines(self, threshold: float) -> list[str]:
         """Return how sure the selection is, in sentences."""
-        value, d = self.stability, len(self.frequencies)
-        stable, bound = len(self.stable_features(threshold)), self.bound(threshold)
+        value, beside = self.stability, "" if self.included is None else " beside those included"
+        sure = self.stable_features(threshold)
+        if self.included is not None:
+            sure = np.setdiff1d(sure, self.included)
+        stable, bound = len(sure), self.bound(threshold)
         interval = f" (95 %: {value.low:.2f} to {value.high:.2f})" if self.n_fits > 2 else ""
         rare = f"of these at most {bound:.2g} are to be expected that a fit selects rarely"
         if bound >= stable:
@@ -168,10 +190,11 @@ class Stability:
         return [
             f"{self.n_fits} fits on {self.sample_size:,} rows each: two samples without a common "
             f"row share {self.share_line()} of their {self.n_selected} features; "
-            f"{100 * self.n_selected / d:.0f} % by chance",
+            f"{100 * self._chance:.0f} % by chance",
             f"stability {value.value:.2f}{interval}, agreement of all fits "
             f"{self.agreement.value:.2f}",
-            f"{stable} features are in at least {100 * threshold:.0f} % of the fits; {rare}",
+            f"{stable} features{beside} are in at least {100 * threshold:.0f} % of the fits; "
+            f"{rare}",
         ]
 
 
@@ -181,3 +204,8 @@ def _masks(n_selected: int, rankings: np.ndarray, supports: np.ndarray | None) -
     for i, (mask, ranking) in enumerate(zip(masks, rankings, strict=True)):
         mask[support_of(ranking, None if supports is None else supports[i], n_selected)] = True
     return masks
+
+
+def _without(masks: np.ndarray, included: np.ndarray | None) -> np.ndarray:
+    """Return selections without the columns of features that are included anyway."""
+    return masks if included is None else np.delete(masks, included, axis=1)

@@ -218,6 +218,18 @@ def test_no_feature_is_kept_beside_an_included_one(tmp_path: Path) -> None:
     assert result.stability.frequencies.tolist() == [0, 1, 1, 1, 0], "fits select as the run does"
 
 
+@pytest.mark.parametrize("named", [{"least_gap": 40}, {"include": ["400..410", "700"]}], ids=list)
+def test_fits_of_a_quick_run_select_as_those_of_a_full_one(
+    tmp_path: Path, named: dict[str, Any]
+) -> None:
+    settings = {**_spectra(tmp_path), "redundancy": None, "stability": {"n_pairs": 4}, **named}
+    full = bigfs.run(settings).stability
+    result = bigfs.run({**settings, "run": str(tmp_path / "quick"), "quick": True})
+    np.testing.assert_array_equal(result.stability.frequencies, full.frequencies)
+    assert result.stability.stability == full.stability
+    assert result.stability.frequencies[result.selected].min() > 0
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_number_that_is_chosen_has_room_for_the_included(tmp_path: Path, quick: bool) -> None:
     rng = np.random.default_rng(0)

@@ -151,6 +151,23 @@ def test_selections_of_other_numbers_of_features(own: bool) -> None:
     assert restored.n_selected == 4 and (restored.fit_supports is None) == (not own)
 
 
+def test_features_that_are_included_do_not_lift_the_agreement() -> None:
+    rng, d, included = np.random.default_rng(0), 64, np.arange(3, 12)
+    others = np.setdiff1d(np.arange(d), included)
+    rankings = np.array([[*included, *rng.permutation(others)] for _ in range(60)])
+    sure = Stability.of_fits(20, rankings, None, 40, 0.5, included)
+    assert abs(sure.agreement.value) < 0.03 and abs(sure.stability.value) < 0.05
+    pairs = [set(a[:20]) & set(b[:20]) for a, b in zip(rankings[::2], rankings[1::2], strict=True)]
+    common = np.mean([len(pair) for pair in pairs])
+    assert 20 * sure.in_common(sure.stability.value) == pytest.approx(common)
+    values, _ = sure.curves(np.array([20]))
+    assert 55 * (values["in_common"][0] + 11**2 / 55**2) == pytest.approx(common - 9)
+    assert f"{100 * (9 + 11**2 / 55) / 20:.0f} % by chance" in sure.lines(0.6)[0]
+    assert sure.lines(0.6)[2].startswith("0 features beside those included are")
+    restored = Stability.from_details(sure.at(30).as_details())
+    np.testing.assert_array_equal(restored.included, included)
+
+
 def _clusters(m: int, n: int = 300, d: int = 40) -> np.ndarray:
     """Return groups that differ in the first m features."""
     rng = np.random.default_rng(m)

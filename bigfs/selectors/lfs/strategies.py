@@ -219,7 +219,8 @@ class ClusterComparison:
                     return float("nan")
                 for subset in (own, mask):
                     values = log_separability(n[some], centers[some], scatter, subset)
-                    replicates[some] += sign * values
+                    with np.errstate(invalid="ignore"):  # of one that is infinite there is no error
+                        replicates[some] += sign * values
         return jackknife_error(replicates)
 
 

@@ -75,9 +75,6 @@ def stability_stage(
     }
     size = settings.sample_size or (QUICK_ROWS if quick else None)
     used["stability"] = {"n_pairs": settings.n_pairs, "sample_size": size, "quick": quick}
-    if quick:
-        named = selection.model_dump(include={"least_gap", "include"}, exclude_none=True)
-        used["stability"] |= named
     number = selection.n_features_to_select
     if quick and isinstance(number, Auto):
         used["stability"]["n_features_to_select"] = number.model_dump()
@@ -90,15 +87,13 @@ def stability_stage(
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
     name = "result" if quick else "stability"
-    return Stage(name, 8, used, choose, beside=not quick, sparse=True)
+    return Stage(name, 9, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
     """Return the stages of a fit: with curves where it is to choose a number of features."""
     number = selection.n_features_to_select
     chooses = quick and isinstance(number, Auto) and not is_by_fits(number)
-    if quick:  # what goes by the names of features is done to the consensus
-        selection = selection.model_copy(update={"least_gap": None, "include": None})
     return [*stages_of_selection(selection), *([curves_stage(selection)] if chooses else [])]
 
 
@@ -300,13 +295,13 @@ class SampledFits:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
             # Read by the tasks: there may be as many as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
-            is_named = not self.quick and (self.selection.least_gap or self.selection.include)
+            is_named = self.selection.least_gap or self.selection.include
             names = hand_over(work.path, blocks.source.feature_names or [] if is_named else [])
             job = self, rows, dropped, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
-        least = len(included(blocks.source, self.selection.include))
-        result, notes = _consensus(outcomes, self, least)
+        anyway = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
+        result, notes = _consensus(outcomes, self, anyway)
         if self.quick:
             redundancy = self.redundancy(result.details["n_selected"])
             result = passed_over(result, blocks, self.selection, redundancy)
@@ -382,11 +377,11 @@ def _of_sample(
 
 
 def _consensus(
-    read: Sequence[dict[str, Any] | None], fits: SampledFits, least: int
+    read: Sequence[dict[str, Any] | None], fits: SampledFits, anyway: np.ndarray
 ) -> tuple[FeatureScores, list[str]]:
     """Return the scores of all fits together, with their stability, and their notes.
 
-    A number of features that they choose is raised to the least one.
+    A number of features that they choose has room for those that are included anyway.
     """
     outcomes = [outcome for outcome in read if outcome is not None]
     if len(outcomes) < len(read):
@@ -401,10 +396,11 @@ def _consensus(
         supports if supports.size else None,
         fits.sample_size,
         fits.draw.shared_rows,
+        anyway if 0 < len(anyway) < rankings.shape[1] else None,
     )
     if fits.quick and isinstance(number, Auto):
         of_fits = [outcome["number"] for outcome in outcomes]
-        details["number"] = at_least(_number(number, stability, of_fits), least)
+        details["number"] = at_least(_number(number, stability, of_fits), len(anyway))
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)

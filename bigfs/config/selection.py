@@ -64,7 +64,8 @@ class Selection(Section):
         their names are numbers, such as wavelengths. null: none.
     include
         Features that are selected anyway, by names, globs or ranges as in input.columns;
-        the others fill up. They come first, with the best score. null: none.
+        the others fill up. They come first, with the best score; agreements of fits leave
+        them out. null: none.
     graph
         The neighbor graph (methods that use one). null: the defaults.
     spectral

@@ -108,7 +108,7 @@ class Stability:
 
     @property
     def _free(self) -> tuple[int, int]:
-        """How many features a fit chooses, and among how many, beside those included anyway."""
+        """Features that a fit chooses, and among how many, beside those included anyway."""
         n_included = 0 if self.included is None else len(self.included)
         return max(0, self.n_selected - n_included), len(self.frequencies) - n_included
 

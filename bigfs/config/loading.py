@@ -101,7 +101,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
     section = settings
     for depth, key in enumerate(keys[:-1], start=1):
         below = section.get(key)
-        if below in (None, "auto"):
+        if below is None or (isinstance(below, str) and below == "auto"):  # or an array
             below = section[key] = {}
         if not isinstance(below, dict):
             raise ConfigError(

@@ -21,6 +21,7 @@ _GRAM_TILE_BYTES = 256 * 1024
 _GRAM_TILE_ROWS = 128
 # Values that differ by no more steps of their type are equal: sums in another order do.
 ROUNDING = 4
+NO_SHIFT = np.float64(0)
 # Rows whose means are near enough to those of a block.
 _HEAD_ROWS = 256
 
@@ -38,6 +39,19 @@ def row_tiles(n_rows: int, n_features: int) -> Iterator[slice]:
 def slices(n_rows: int, step: int) -> Iterator[slice]:
     """Yield the rows in order, so many at a time."""
     return (slice(begin, begin + step) for begin in range(0, n_rows, step))
+
+
+def float_tiles(
+    X: np.ndarray, shift: np.ndarray | np.float64 = NO_SHIFT
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the rows of a dense block less ``shift`` in float64, some of them at a time.
+
+    All tiles are in the same memory: new memory for each can cost as much as its product.
+    """
+    buffer = np.empty((min(len(X), tile_rows(X.shape[1])), X.shape[1]))
+    for part in row_tiles(*X.shape):
+        rows = X[part]
+        yield part, np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
 
 
 def as_dense(rows: Any) -> np.ndarray:
@@ -142,8 +156,7 @@ def block_moments(X: np.ndarray) -> Moments:
     """Return the moments of one block of shape (rows, n_features)."""
     mean = column_means(X)
     squares, rest = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        tile = X[part] - mean
+    for _, tile in float_tiles(X, mean):
         squares += np.einsum("ij,ij->j", tile, tile)
         rest += tile.sum(axis=0)
     mean, squares = corrected(mean, squares, rest, len(X))
@@ -241,9 +254,6 @@ def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> 
             product -= np.multiply.outer(shift, V.sum(axis=0))
         return product
     total = np.zeros((X.shape[1], V.shape[1]))
-    for part in row_tiles(*X.shape):
-        tile = X[part].astype(np.float64, copy=False)
-        if shift is not None:
-            tile = tile - shift
+    for part, tile in float_tiles(X, NO_SHIFT if shift is None else shift):
         total += tile.T @ V[part]
     return total

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import row_tiles
+from bigfs.blocks.kernels import NO_SHIFT, float_tiles, row_tiles
 from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
 from bigfs.core.errors import InputError, check_count
@@ -215,7 +215,10 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def _sum_by_label(
-    rows: np.ndarray, labels: np.ndarray, n_clusters: int, origin: np.ndarray | float = 0.0
+    rows: np.ndarray,
+    labels: np.ndarray,
+    n_clusters: int,
+    origin: np.ndarray | np.float64 = NO_SHIFT,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return counts (n_clusters,) and sums (n_clusters, n_features), float64, and squared norms.
 
@@ -224,8 +227,7 @@ def _sum_by_label(
     from scipy.sparse import csr_array
 
     sums, squares = np.zeros((n_clusters, rows.shape[1])), 0.0
-    for part in row_tiles(*rows.shape):
-        tile = rows[part].astype(np.float64) - origin
+    for part, tile in float_tiles(rows, origin):
         tile_labels = labels[part]
         ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
         sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile

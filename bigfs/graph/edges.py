@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
-from bigfs.blocks.kernels import row_tiles
+from bigfs.blocks.kernels import float_tiles, row_tiles
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.memory import task_budget
@@ -182,15 +182,14 @@ def _edge_task(
     degrees = W.degrees.read(start, stop)
     weight = float(degrees.sum())
     mean = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        mean += degrees[part] @ X[part].astype(np.float64)
+    for part, tile in float_tiles(X):
+        mean += degrees[part] @ tile
     mean /= weight
     # The rounded mean of equal values can differ from them in the last bit.
     constant = (X == X[0]).all(axis=0)
     mean[constant] = X[0, constant]
     spread = np.zeros(X.shape[1])
-    for part in row_tiles(*X.shape):
-        tile = X[part] - mean
+    for part, tile in float_tiles(X, mean):
         spread += np.einsum("i,ij,ij->j", degrees[part], tile, tile)
     return EdgeMoments(smoothness, weight, mean, spread)
 

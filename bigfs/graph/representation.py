@@ -25,8 +25,8 @@ from bigfs.blocks.kernels import (
     block_gram,
     block_xtv,
     complete_gram,
+    float_tiles,
     merge_gram,
-    row_tiles,
 )
 from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step, moments_step
 from bigfs.config.sections import GraphConfig
@@ -461,8 +461,8 @@ def _projected(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray
         projected -= center @ directions
         return projected
     projected = np.empty((len(X), directions.shape[1]))
-    for part in row_tiles(*X.shape):
-        projected[part] = (X[part] - center) @ directions
+    for part, rows in float_tiles(X, center):
+        projected[part] = rows @ directions
     return projected
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import float_tiles, tile_rows
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.threads import parsed
 from bigfs.runtime.execute import at_most_at_once, map_reduce, run_tasks
@@ -70,9 +70,8 @@ def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Return ``[X 1] V`` in float64; V has a row more than X has columns if it has intercepts."""
     d = X.shape[1]
     F = np.empty((len(X), V.shape[1]))
-    step = tile_rows(d)
-    for begin in range(0, len(X), step):
-        F[begin : begin + step] = X[begin : begin + step].astype(np.float64, copy=False) @ V[:d]
+    for part, rows in float_tiles(X):
+        F[part] = rows @ V[:d]
     if len(V) > d:
         F += V[d]
     return F

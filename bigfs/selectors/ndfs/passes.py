@@ -6,6 +6,7 @@ F, and the rows of F its edges lead to.
 
 from __future__ import annotations
 
+import math
 import operator
 import uuid
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bigfs.blocks.csr_kernels import compact, kernel_bytes
-from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kernels import float_tiles
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
+from bigfs.core.threads import compiled
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.kept import forget, memory
@@ -53,21 +55,32 @@ class Update:
         ftf : ndarray of shape (n_clusters, n_clusters)
             ``F'F`` of all rows.
         """
-        above = self.gamma * F
-        below = self.gamma * (F @ ftf)
-        if self.kind == "printed":  # eq. (15), MF = F - SF + alpha (F - HF)
-            below += (1 + self.alpha) * F - SF - self.alpha * HF
-            np.maximum(below, above / _GROWTH, out=below)
-        else:
-            positive = np.maximum(HF, 0)
-            above += SF + self.alpha * positive
-            below += (1 + self.alpha) * F + self.alpha * (positive - HF)
-        ratio = np.divide(above, below, out=np.zeros_like(F), where=below > 0)
-        if self.kind == "safe":
-            np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
-        ratio *= F
-        ratio[ratio < _FLUSH] = 0
-        return ratio
+        after = np.empty(F.shape)
+        flat = (np.ascontiguousarray(rows).ravel() for rows in (F, SF, HF, F @ ftf))
+        weights = float(self.alpha), float(self.gamma)
+        update = compiled(_update, error_model="numpy")
+        update(*flat, *weights, self.kind == "safe", after.ravel())
+        return after
+
+
+def _update(
+    F: Any, SF: Any, HF: Any, FFF: Any, alpha: float, gamma: float, is_safe: bool, out: Any
+) -> None:
+    """Compute the next entries of F from those of F, ``SF``, ``HF`` and ``F (F'F)``."""
+    for i in range(F.size):
+        above, below = gamma * F[i], gamma * FFF[i]
+        if is_safe:
+            positive = max(HF[i], 0.0)
+            above += SF[i] + alpha * positive
+            below += (1 + alpha) * F[i] + alpha * (positive - HF[i])
+        else:  # eq. (15), MF = F - SF + alpha (F - HF)
+            below += (1 + alpha) * F[i] - SF[i] - alpha * HF[i]
+            below = max(below, above / _GROWTH)
+        ratio = above / below if below > 0 else 0.0
+        if is_safe:
+            ratio = math.sqrt(math.sqrt(ratio))
+        ratio *= F[i]
+        out[i] = ratio if ratio >= _FLUSH else 0.0
 
 
 @dataclass
@@ -89,13 +102,11 @@ def merge_sums(a: Sums, b: Sums) -> Sums:
     return a
 
 
-def float_tiles(X: Any) -> Iterator[tuple[slice, Any]]:
-    """Yield a block in float64: of a dense one some rows at a time, of CSR all at once."""
-    step = X.shape[0] if hasattr(X, "indptr") else tile_rows(X.shape[1])
-    for begin in range(0, X.shape[0], step):
-        part = slice(begin, begin + step)
-        rows = X if step == X.shape[0] else X[part]
-        yield part, rows.astype(np.float64, copy=False)
+def row_parts(X: Any) -> Iterator[tuple[slice, Any]]:
+    """Yield a block in float64: CSR at once, of a dense one some rows at a time."""
+    if not hasattr(X, "indptr"):
+        return float_tiles(X)
+    return iter([(slice(0, X.shape[0]), X.astype(np.float64, copy=False))])
 
 
 def block_step(
@@ -113,7 +124,7 @@ def block_step(
     update : Update
     """
     after, xtf = np.empty_like(F), np.zeros(coef.shape)
-    for part, rows in float_tiles(X):
+    for part, rows in row_parts(X):
         after[part] = update.apply(F[part], SF[part], rows @ coef[:-1] + coef[-1], ftf)
         xtf[:-1] += rows.T @ after[part]
     xtf[-1] = after.sum(axis=0)

@@ -15,7 +15,7 @@ import numpy as np
 from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.passes import FactorPasses, float_tiles, with_sums
+from bigfs.selectors.ndfs.passes import FactorPasses, row_parts, with_sums
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.solvers.sparserows import SparseRows
 from bigfs.store.scratch import ArrayRef
@@ -233,7 +233,7 @@ def _gram_product(X: Any, first_row: int, V: ArrayRef) -> np.ndarray:
     """Return a block's share of ``X'(X V + v)``, v the last row of V, and of the sums of that."""
     right = V.load()
     total = np.zeros(right.shape)
-    for _, rows in float_tiles(X):
+    for _, rows in row_parts(X):
         product = rows @ right[:-1] + right[-1]
         total[:-1] += rows.T @ product
         total[-1] += product.sum(axis=0)

@@ -19,6 +19,7 @@ CLASSES = [
 CODES = {
     "BigfsError": 4,
     "InputError": 2,
+    "RowError": 2,
     "InputTypeError": 2,
     "ConfigError": 2,
     "CorruptStoreError": 2,
@@ -32,6 +33,7 @@ CODES = {
 
 BUILTINS = {
     "InputError": ValueError,
+    "RowError": ValueError,
     "InputTypeError": TypeError,
     "ConfigError": ValueError,
     "CorruptStoreError": ValueError,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import Moments
-from bigfs.core.errors import InputError
+from bigfs.core.errors import RowError
 from bigfs.core.text import FROM_0
 from bigfs.store.csr import place_of, rows_of_entries, values_of
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -154,7 +154,7 @@ def _normalize_total(X: Any, first_row: int) -> Any:
     values = values_of(X)
     if values.size and values.min() < 0:
         row = first_row + place_of(X, int(values.argmin()))[0]
-        raise InputError(
+        raise RowError(
             f"preprocess 'normalize_total': row {row} has {values.min():g}; "
             "values must not be negative. Use another preprocess."
         )
@@ -174,7 +174,7 @@ def _unit_norm(X: Any, first_row: int) -> Any:
     norms = np.sqrt(squares)
     if not norms.all():
         row = first_row + int((norms == 0).argmax())
-        raise InputError(
+        raise RowError(
             f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
             f"Drop such rows or use another preprocess. {FROM_0}"
         )
@@ -186,7 +186,7 @@ def _log1p(X: Any, first_row: int) -> Any:
     if values.size and values.min() <= -1:
         number = int((values <= -1).argmax())
         row, column = place_of(X, number)
-        raise InputError(
+        raise RowError(
             f"preprocess 'log1p': row {first_row + row}, column {column} is "
             f"{values.flat[number]:g}; values must be above -1. Use another preprocess. {FROM_0}"
         )

@@ -21,7 +21,7 @@ from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
-from bigfs.core.errors import CorruptStoreError, InputError, check_choice
+from bigfs.core.errors import CorruptStoreError, InputError, RowError, check_choice
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
@@ -272,11 +272,12 @@ class RowBlocks:
         row, value = max(largest, key=lambda pair: abs(pair[1]))
         names = self.source.feature_names
         feature = f" ({names[column]!r})" if names else ""
-        raise InputError(
+        error = RowError(
             f"{self.source.uri}: row {row}, column {column}{feature} is {value:.3g}, and no "
             f"feature varies by more than {gap[column]:.3g}: differences below {least:.0e} are too "
             f"small, {reason}. Multiply the data by a power of ten. {FROM_0}"
         )
+        raise error.in_the_original(self.source.dropped)
 
     def _glance(self) -> Moments:
         """Return the moments of the first rows of three blocks, which is no pass."""
@@ -284,7 +285,7 @@ class RowBlocks:
         some = [(start, min(start + _SCALE_ROWS, stop))
                 for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
         reader, merge = self.start_pass(0), kernels.merge_moments
-        with silenced():  # of no stage
+        with silenced(), self.source.numbering_rows():  # of no stage
             return map_reduce(_on_block, some, merge, reader, _moments_kernel, (), label="scales")
 
     def transformed(self, kind: str) -> RowBlocks:
@@ -339,7 +340,9 @@ class RowBlocks:
         by the kernel through an `ArrayRef` whose chunks are this object's blocks.
         """
         reader = self.start_pass()
-        return run_tasks(_on_block, self.bounds, reader, kernel, shared, label=label, unit="blocks")
+        with self.source.numbering_rows():
+            shared = reader, kernel, shared
+            return run_tasks(_on_block, self.bounds, *shared, label=label, unit="blocks")
 
     def reduce(
         self,
@@ -352,7 +355,8 @@ class RowBlocks:
         """Run ``kernel(X_block, first_row, *shared)`` of rows from ``since`` on, and merge."""
         reader = self.start_pass(int(not since))
         bounds = [(max(start, since), stop) for start, stop in self.bounds if stop > since]
-        return map_reduce(_on_block, bounds, combine, reader, kernel, shared, label=label)
+        with self.source.numbering_rows():
+            return map_reduce(_on_block, bounds, combine, reader, kernel, shared, label=label)
 
     def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
         """Create an n-row array in scratch whose chunks are this object's blocks."""

@@ -6,6 +6,7 @@ parameters raise them in one wording.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
@@ -43,6 +44,21 @@ class InputError(BigfsError, ValueError):
     """Data or a parameter that cannot be used; the message names the value and the remedy."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class RowError(InputError):
+    """An InputError of a row, numbered among the rows that are left."""
+
+    def in_the_original(self, dropped: Iterable[int]) -> InputError:
+        """Return it with the row's number among all rows, ``dropped`` ones included."""
+
+        def renumbered(match: re.Match[str]) -> str:
+            row = int(match[2])
+            for left_out in sorted(dropped):
+                row += left_out <= row
+            return f"{match[1]}{row}"
+
+        return InputError(re.sub(r"([Rr]ow )(\d+)", renumbered, str(self), count=1))
 
 
 class InputTypeError(InputError, TypeError):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -426,7 +427,9 @@ def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
     """Evaluate columns larger than a worker: dask-ml's k-means, neighbors by pairs of blocks."""
     y, reader = labels.load(), blocks.start_pass()
     shape = (blocks.n_samples, blocks.n_features)
-    rows = rows_as_dask(reader.read, shape, blocks.dtype, blocks.rows)
+    # Far from zero the distances of dask-ml have no digits.
+    read = partial(_centered, reader=reader, center=blocks.moments().mean)
+    rows = rows_as_dask(read, shape, blocks.dtype, blocks.rows)
     k, init, n_init, scores = protocol.n_clusters, protocol.init, protocol.n_init, []
     with track("evaluation", protocol.n_repetitions, "repetitions") as progress, single_thread():
         for i in range(protocol.n_repetitions):
@@ -442,6 +445,11 @@ def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
         shared = (reader, labels, tuple(blocks.bounds), moments.mean, scale)
         wrong = run_tasks(_wrong_of_block, blocks.bounds, *shared, label="1-NN", unit="blocks")
     return _summarize(redundancy_of_products(gram), wrong, scores, len(y))
+
+
+def _centered(start: int, stop: int, reader: BlockReader, center: np.ndarray) -> np.ndarray:
+    rows = reader.read(start, stop)
+    return (rows - center).astype(rows.dtype, copy=False)
 
 
 def _wrong_of_block(

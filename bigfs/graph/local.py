@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import slices
-from bigfs.core.errors import InputError, check_count
+from bigfs.core.errors import InputError, RowError, check_count
 from bigfs.core.text import FROM_0
 
 # Partitions by centroids serve these.
@@ -59,7 +59,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
     # Distances between such values of float64 leave the range of float32.
     if X.dtype != np.float32 and X.size and max(X.max(), -X.min()) > _LARGEST:
         row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
-        raise InputError(
+        raise RowError(
             f"Row {ids[row]}, column {column} is {X[row, column]:.3g}: distances between such rows "
             "are above 3e38, the range of float32. Scale the data, for instance with preprocess "
             f"'standardize'. {FROM_0}"
@@ -78,7 +78,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
         if lost.any():
             number = ids[part][lost.argmax()]
             kind = "zero" if metric == "cosine" else "constant"
-            raise InputError(
+            raise RowError(
                 f"Row {number} is {kind} in every feature and has no {metric} distance to other "
                 f"rows. Remove such rows or set metric to 'euclidean'. {FROM_0}"
             )

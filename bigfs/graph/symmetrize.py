@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, RowError
 from bigfs.core.memory import check_fits
 from bigfs.core.text import FROM_0
 from bigfs.core.units import parse_bytes
@@ -272,7 +272,7 @@ class _Union:
         degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
         if not (degree > 0).all():
             bad = int(np.argmin(degree > 0))
-            raise InputError(
+            raise RowError(
                 f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{self.complaint} "
                 f"{FROM_0}"
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import ConvergenceError, InputError, check_count
+from bigfs.core.errors import ConvergenceError, RowError, check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.thin import inverse
@@ -339,14 +339,14 @@ def check_rows(
     """
     if not (degrees > 0).all():
         bad = int((degrees > 0).argmin())
-        raise InputError(
+        raise RowError(
             f"row {first + bad} of the graph has degree {degrees[bad]:g}; degrees must be "
             f"positive. Use binary weights or a wider heat kernel. {FROM_0}"
         )
     if len(weights) and weights.min() < 0:
         place = int((weights < 0).argmax())
         bad = int(np.searchsorted(indptr, place, side="right")) - 1
-        raise InputError(
+        raise RowError(
             f"row {first + bad} of the graph has a negative weight, {weights[place]:g}: the "
             "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
             f"data whose dot products are not negative. {FROM_0}"

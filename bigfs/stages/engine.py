@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StagePlan
@@ -182,7 +182,8 @@ class Engine:
             inputs.blocks = blocks
         strategy = planned.strategy if planned is not None else self._chosen(stage)
         with self.store.writing(name, key, stage, inputs, planned) as out:
-            with single_thread():
+            numbering = nullcontext() if blocks is None else blocks.source.numbering_rows()
+            with single_thread(), numbering:
                 strategy.run(inputs, out)
             if blocks is not None:
                 blocks.source.check_unchanged()

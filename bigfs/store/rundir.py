@@ -115,6 +115,9 @@ class RunDirectory(RunFolder):
                 return "done anew, by --fresh"
             fault = self._fault(name)
             return "finished" if fault is None else " of its result ".join(fault)
+        is_quick, was_quick = ("stability" in which for which in (settings, record["settings"]))
+        if is_quick != was_quick:
+            return "it was a full run" if is_quick else "it was a quick run"
         if record.get("version") != version:
             return "its algorithm is another version"
         changes = _changes(record["settings"], json.loads(json.dumps(settings)))

@@ -10,7 +10,7 @@ import pickle
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from bigfs.core.context import set_within
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError, RowError, StorageError
 from bigfs.core.paths import OBJECT, as_text, column_of, listed_in
 from bigfs.store.columns import Encoding, Roles, roles_of
 from bigfs.store.fingerprint import Watch
@@ -165,6 +165,14 @@ class Source(ABC):
             If there is none of the name.
         """
         raise no_column(self.uri, name, ())
+
+    @contextmanager
+    def numbering_rows(self) -> Iterator[None]:
+        """Have errors give the number of a row in the original."""
+        try:
+            yield
+        except RowError as error:
+            raise error.in_the_original(self.dropped) from None
 
     def left_out(self, dropped: list[int]) -> Any:
         """Return which rows of the original are not there if some of these are dropped."""

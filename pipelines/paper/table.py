@@ -38,7 +38,6 @@ logger = logging.getLogger("bigfs")
 _VERSION = 1
 # Settings that no value depends on.
 _NOT_OF_RESULTS = {"run", "sets", "only", "not_run", "data", "cluster", "title"}
-_NUMBERS = ("paper", "value", "std")
 _PROTOCOLS = {"draws": by_draws, "grid": best_of_grid, "labels": by_labels}
 
 
@@ -147,11 +146,11 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
     averages = []
     for cells in groups.values():
         if len(cells) > 1:
-            paper, ours, spread = (
+            paper, ours = (
                 None if None in values else float(np.mean(values))
-                for values in ([getattr(row, name) for row in cells] for name in _NUMBERS)
+                for values in ([getattr(row, name) for row in cells] for name in ("paper", "value"))
             )
-            case = replace(cells[0], case="average", value=ours, std=spread, detail="", paper=paper)
+            case = replace(cells[0], case="average", value=ours, std=None, detail="", paper=paper)
             averages.append(case)
     return averages
 

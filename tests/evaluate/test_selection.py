@@ -46,6 +46,19 @@ def test_figures_are_those_of_the_public_metrics(digits: tuple, tmp_path: Path, 
     assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
 
 
+def test_by_blocks_too_the_origin_is_anywhere(
+    digits: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = digits
+    monkeypatch.setattr(selection, "_in_memory", selection._by_blocks)
+    protocol = Protocol(10, n_repetitions=1, nearest_neighbor=False)
+    for place, offset in (("near", 0.0), ("far", 2.0**27)):
+        (tmp_path / place).mkdir()
+        blocks = _blocks(X + offset, tmp_path / place)
+        measured = measure_selection(blocks, y, CHOSEN, protocol, "4 GiB")
+        assert measured["nmi_mean"] > 0.3, f"{place}: {measured['nmi_mean']}"
+
+
 def test_all_features_and_no_neighbors(digits: tuple, tmp_path: Path) -> None:
     X, y = digits
     protocol = Protocol(10, n_repetitions=1, n_init=1, nearest_neighbor=False)

@@ -85,6 +85,7 @@ def test_draws_follow_the_protocol_of_mcfs(table: Any) -> None:
     )  # fmt: skip
     average = _row(table, set="iris", case="average", method="all_features", score="nmi")
     assert average.paper == pytest.approx(77.1)
+    assert average.std is None  # all classes are one test: it has no deviation
 
 
 def test_draws_of_classes_differ_and_repeat() -> None:

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigfs import NDFS, MaxVariance, RandomSelection, StabilitySelection, ingest, open_matrix, run
+from bigfs.config.sections import StabilityConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError, NumericalError
 from bigfs.core.seeds import derive_seed
@@ -354,6 +355,21 @@ def test_stability_stands_beside_the_selection(stored: Path) -> None:
     values, errors = found.stability.curves(np.array([1, 5]))
     assert values["stability"][1] == pytest.approx(found.stability.stability.value)
     assert errors["stability"][1] == pytest.approx(found.stability.pair_agreements.std() / 3**0.5)
+
+
+def test_a_run_says_that_it_was_a_quick_one(stored: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bigfs")
+    for quick, reason in ((True, "not yet run"), (False, "it was a quick run"),
+                          (True, "it was a full run")):  # fmt: skip
+        caplog.clear()
+        run(_config(stored, quick=quick, curves=False))
+        assert f"stage result: {reason}" in caplog.messages
+
+
+def test_more_rows_than_samples_are_drawn_from_are_refused() -> None:
+    config = make_config(**_config(Path("folder")))
+    with pytest.raises(InputError, match="fewer than 1,000,000,000 rows. Got 1,000,000,000"):
+        fits.check_stability(config, StabilityConfig(), 10**9, 20)
 
 
 def test_a_quick_run_is_the_consensus(stored: Path) -> None:

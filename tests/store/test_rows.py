@@ -114,6 +114,46 @@ def test_rows_and_missing_values_together(tmp_path: Path) -> None:
         ingest(source, tmp_path / "out.zarr")
 
 
+@pytest.mark.parametrize("way", ["rows", "missing", "estimator"])
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"preprocess": "unit_norm"}, "row 20 is all zeros"),
+        ({"preprocess": "log1p"}, "row 30, column 2 is -5"),
+        ({"preprocess": "normalize_total"}, "row 30 has -5"),
+        ({"method": "laplacian_score", "graph": {"metric": "cosine"}}, "Row 20 is zero"),
+        ({"method": "highly_variable"}, "row 30, column 2 is -5"),
+    ],
+)
+def test_a_row_that_is_refused_is_named_by_its_number_in_the_file(
+    way: str, changed: dict[str, Any], place: str, tmp_path: Path
+) -> None:
+    X = np.abs(np.random.default_rng(0).normal(size=(50, 4))) + 0.1
+    X[20], X[30, 2] = 0.0, -5.0
+    left_out = np.isin(np.arange(50), [0, 1, 2, 3, 4, 5, 6, 7, 8, 25])
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    if way == "rows":
+        frame["kind"] = np.where(left_out, "bad", "good")
+    else:
+        frame.loc[left_out, "b"] = np.nan
+    frame.to_csv(tmp_path / "X.csv", index=False)
+    source = {"rows": {"column": "kind", "keep": "good"}} if way == "rows" else {}
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
+        "input": {"uri": str(tmp_path / "X.csv"), "missing": "drop_rows", **source}, **changed,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=place):
+        if way == "estimator":
+            given = {**changed, **changed.get("graph", {}), "missing": "drop_rows"}
+            given.pop("graph", None)
+            kinds = {
+                "laplacian_score": bigfs.LaplacianScore, "highly_variable": bigfs.HighlyVariable
+            }  # fmt: skip
+            kinds.get(given.pop("method", ""), bigfs.MaxVariance)(2, **given).fit(frame)
+        else:
+            bigfs.run(settings)
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame", "h5ad", "AnnData"])
 def test_rows_without_a_value_are_not_kept(kind: str, tmp_path: Path) -> None:
     X: Any = pd.DataFrame({"g0": [1.0, 2, 3, 4]}, index=list("rstu"))

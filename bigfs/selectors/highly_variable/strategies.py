@@ -19,7 +19,7 @@ from bigfs.blocks.kernels import Moments, merge_moments, tile_rows
 from bigfs.blocks.rowblocks import RowBlocks, fold_parts
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, RowError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB
 from bigfs.selectors.method import Strategy
@@ -211,7 +211,7 @@ def _check_counts(rows: Any, first_row: int) -> None:
     if rows.nnz and rows.data.min() < 0:
         entry = int((rows.data < 0).argmax())
         row = first_row + int(np.searchsorted(rows.indptr, entry, side="right")) - 1
-        raise InputError(
+        raise RowError(
             f"HighlyVariable: Negative values in data: row {row}, column "
             f"{int(rows.indices[entry])} is {rows.data[entry]:g}. Give it counts as they were "
             f"measured, not centered or scaled data. {FROM_0}"

@@ -55,6 +55,8 @@ logger = logging.getLogger("bigfs")
 
 # Rows of a fit of a quick answer: see tests/bench/README.md, "How sure".
 QUICK_ROWS = 3000
+# NumPy draws from fewer rows.
+_TOO_MANY = 10**9
 
 
 def stability_stage(
@@ -125,6 +127,11 @@ def check_stability(
         return
     if n_samples < 4:
         raise InputError(f"stability needs 4 rows at least: two samples of two. X has {n_samples}.")
+    if n_samples >= _TOO_MANY:
+        raise InputError(
+            f"stability draws samples of fewer than {_TOO_MANY:,} rows. Got {n_samples:,}: take "
+            "some of them, for instance with input.rows."
+        )
     most = n_samples // 2
     if settings.sample_size is not None and settings.sample_size > most:
         raise InputError(

@@ -362,6 +362,14 @@ def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
     return paths.read_small(place, most_bytes)
 
 
+def read_version(place: Location) -> tuple[str, Any]:
+    """Return the text of a small file, and its version: in a bucket its tags, else the text."""
+    if isinstance(place, ObjectPath):
+        return place.read_status()
+    text = read_small(place)
+    return text, text
+
+
 def read_output(place: Location) -> str:
     """Return the text of a file that a run wrote beside its stages.
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError, RunLockedError, StorageError
 from bigfs.core.paths import check_writable, is_there, parse_json
 from bigfs.store.buckets import hurried
 from bigfs.store.lease import LEASE, Lease, lost
-from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
+from bigfs.store.location import Location, as_location, read_version, remove_tree, replaced_file
+from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -66,7 +66,7 @@ class RunFolder:
 
     def __init__(self, path: str | Location) -> None:
         self.path = as_location(path).absolute()
-        self._version: ObjectStatus | None = None  # of the manifest in a bucket
+        self._version: Any = None  # of the manifest, as it was read
         self._is_gone = False  # a bucket that does not answer any more
         self.attempt = new_id()
         self.lease = Lease(self.path, self.attempt)
@@ -147,11 +147,8 @@ class RunFolder:
         return self
 
     def _stored_text(self) -> str:
-        """Return the text of the manifest, and keep its version in a bucket for the next write."""
-        path = self.path / MANIFEST
-        if not isinstance(path, ObjectPath):
-            return read_small(path)
-        text, self._version = path.read_status()
+        """Return the text of the manifest, and keep its version for the next write in a bucket."""
+        text, self._version = read_version(self.path / MANIFEST)
         return text
 
     def write(self) -> None:

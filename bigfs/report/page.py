@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.paths import short_name
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
 from bigfs.results.plots import positions_of, read_axis

@@ -21,10 +21,10 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import BigfsError, ClusterError, InputError
 from bigfs.core.memory import job_bytes
 from bigfs.core.paths import check_address, is_scheduler_file
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.units import MIB
 from bigfs.runtime.scope import active_client
 from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers

@@ -1,6 +1,7 @@
-"""Kernels: compiled by numba, which is imported when the first one needs it, and one thread each.
+"""State that threads share: context variables and warnings of a block, BLAS's threads, kernels.
 
-The same bits follow whatever the number of workers. And reads that other threads may disturb.
+Kernels are compiled by numba, which is imported when the first one needs it, and have one thread
+each: the same bits follow whatever the number of workers. And reads that other threads may disturb.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-
+# The filters are the process's: a thread that leaves ``catch_warnings`` restores those of its
+# entry, and with them takes away what another thread has set since.
+_warnings_lock = threading.RLock()
 # OpenBLAS has one thread pool for the process, while tasks run in several of its threads: the
 # first task in sets its limit and the last one out restores it, or one task's exit would give
 # its neighbor two threads in the middle of a product. OpenMP's limit belongs to each thread.
@@ -25,12 +30,30 @@ _cached_controller: tuple[int, Any] | None = None
 
 
 def _forget_parent() -> None:
-    """Begin anew in a forked process: threads of its parent may have held the lock."""
-    global _lock, _depth, _blas
-    _lock, _depth, _blas = threading.Lock(), 0, None
+    """Begin anew in a forked process: threads of its parent may have held the locks."""
+    global _warnings_lock, _lock, _depth, _blas
+    _warnings_lock, _lock, _depth, _blas = threading.RLock(), threading.Lock(), 0, None
 
 
 os.register_at_fork(after_in_child=_forget_parent)
+
+
+@contextmanager
+def set_within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable within the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def ignoring_warnings(category: type[Warning] = Warning, message: str = "") -> Iterator[None]:
+    """Ignore some warnings within a block that is short: one thread at a time is in it."""
+    with _warnings_lock, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message, category)
+        yield
 
 
 @contextmanager

@@ -84,8 +84,6 @@ def inspect(
             folder = folder.parent
         if (folder / MANIFEST).is_file():
             return _inspect_run(folder, verify)
-    if verify and not is_store(path):
-        raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
     verified = [_verified(as_location(path))] if verify else []
     return "\n".join([*describe(path, **opening), *verified])
 

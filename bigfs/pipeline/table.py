@@ -27,7 +27,7 @@ from bigfs.pipeline.run import run_in_directory
 from bigfs.report.curves import SCORES, Curve, draw_curves, draw_panels, draw_ranks
 from bigfs.results.result import mean_score, score_cell
 from bigfs.solvers.agreement import Agreement
-from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.records import TABLE
 from bigfs.store.rundir import RunDirectory
 
@@ -539,12 +539,11 @@ class RankSummary:
         place = as_location(folder)
         place.mkdir(parents=True, exist_ok=True)
         diagrams = {SCORES[score]: ranks for score, ranks in self.ranks.items()}
-        contents = {
-            "txt": self.text().encode() + b"\n",
-            "csv": self.csv().encode(),
-            "json": self.json().encode(),
+        contents: dict[str, str | bytes] = {
+            "txt": self.text() + "\n",
+            "csv": self.csv(),
+            "json": self.json(),
             **dict(zip(_KINDS, draw_ranks(diagrams, _KINDS), strict=True)),
         }
         for ending, content in contents.items():
-            with replaced_file(place / f"ranks.{ending}") as file:
-                file.write(content)
+            write_atomic(place / f"ranks.{ending}", content)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.paths import short_name
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
 from bigfs.results.plots import positions_of, read_axis
@@ -57,19 +57,16 @@ def run_page(result: Result, mark: str = "") -> str:
         the run are gone.
     """
     settings, plots = result.settings.get("report") or {}, result.plot
-    sample = plots.sample()
-    order = plots.ranking
+    sample, curves = plots.sample(), result.curves
+    first = plots.ranking.tolist()
     name = _file_name(short_name(str(result.settings["input"]["uri"])))
     heading = f"{len(result.selected)} of {result.n_features:,} features"
-    n_more = len(result.selected) - _CHIPS
     shape = settings.get("image_shape")
     axis = read_axis(settings.get("axis"), result.n_features)
     if axis is None and not shape:
         axis = positions_of(plots.names)
     used = {name: value for name, value in result.settings.items() if value is not None}
-    versions = result.versions
-    colors = f" Colors: {sample.group_name}." if sample.group_name else ""
-    curves = result.curves
+    low = min(0.0, float(result.scores.min()))
     pictures: dict[str, Drawn | None] = {"image": None, "axis": None, "clusters": None}
     draw = plots.curves if curves is not None else partial(_explained, plots.n_selected, sample)
     pictures["curves"] = _drawn(draw, "Curves over the number of features")
@@ -87,24 +84,18 @@ def run_page(result: Result, mark: str = "") -> str:
         mark=mark,
         title=f"{heading}: {result.method} on {name}",
         heading=heading,
-        about=f"{result.method} on {name}, {result.n_samples:,} rows",
-        chips=_chips(result, order),
-        n_more=f"{n_more:,}" if n_more > 0 else "",
+        file=name,
+        result=result,
+        plots=plots,
+        sample=sample,
+        chips=first[: min(_CHIPS, plots.n_selected)],
         tiles=_tiles(result, sample),
-        notes=result.notes,
-        sure=[line[0].upper() + line[1:] for line in result.stability_lines],
-        features=_features(result, order[:_BARS]),
-        n_features=f"{result.n_features:,}",
-        has_why=curves is not None,
-        n_selected=len(result.selected),
-        rule=(curves.number or {}).get("rule") if curves is not None else None,
-        curves_say=_curves_say(plots.curves_, sample),
-        pair=_closest_pair(sample.correlation, [plots.names[f] for f in order.tolist()]),
-        map_says=f"{len(sample.points):,} rows by two {sample.axes}.{colors}",
+        features=first[:_BARS],
+        widths=100 * (result.scores - low) / (float(result.scores.max()) - low or 1.0),
+        reasons={} if curves is None else _reasons(curves, first[:_BARS]),
+        pair=_closest_pair(sample.correlation),
         quality=_quality(result),
-        cost=result.stage_rows,
         command=f"bigfs run {shlex.quote(f'{result.path}/config.yaml')} --set run=ANOTHER",
-        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         configuration=write_yaml(used),
         **pictures,
     )
@@ -214,15 +205,6 @@ def _agreement(row: dict[str, Any]) -> str:
     return "{value:.2f} ({low:.2f} to {high:.2f})".format(**stability) if stability else ""
 
 
-def _chips(result: Result, order: np.ndarray) -> list[dict[str, Any]]:
-    """Return the names of the first selected features, and how strongly each is colored."""
-    shown = order[: min(_CHIPS, len(result.selected))].tolist()
-    return [
-        {"name": result.name_of(feature), "strength": f"{1 - 0.7 * i / len(shown):.2f}"}
-        for i, feature in enumerate(shown)
-    ]
-
-
 def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     n_selected = len(result.selected)
     tiles = []
@@ -271,56 +253,16 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     return tiles
 
 
-def _features(result: Result, shown: np.ndarray) -> list[dict[str, Any]]:
-    """Return the rows of the table of features."""
-    kept, sure, curves = set(result.selected.tolist()), result.stability, result.curves
-    low = min(0.0, float(result.scores.min()))
-    size = float(result.scores.max()) - low or 1.0
-    adds: dict[int, str] = {}
-    if curves is not None:
-        reasons = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
-        for feature, share, part in reasons:
-            adds[feature] = f"adds {100 * share:.1f} %{f', {part}' if part else ''}"
-    rows = []
-    for feature in shown.tolist():
-        why, closest = adds.get(feature, ""), None
-        if curves is not None and feature not in adds:
-            j = int(curves.closest[feature])
-            why = f"{curves.correlation[feature]:.2f} with " if j >= 0 else "tied to none"
-            closest = result.name_of(j) if j >= 0 else None
-        rows.append(
-            {
-                "name": result.name_of(feature),
-                "is_kept": feature in kept,
-                "width": f"{100 * (result.scores[feature] - low) / size:.1f}",
-                "score": f"{result.scores[feature]:.4g}",
-                "frequency": "" if sure is None else f"{100 * sure.frequencies[feature]:.0f} %",
-                "why": why,
-                "closest": closest,
-            }
-        )
-    return rows
-
-
-def _curves_say(curves: Curves | None, sample: Sample) -> list[str]:
-    """Return what the curves of the picture are, a sentence each."""
-    if curves is None:
-        return [
-            "Percent of the variance of all features, in the mean, that the first features of the "
-            "ranking explain by linear regression (adjusted R squared, on "
-            f"{len(sample.rows):,} rows)."
-        ]
-    texts = {
-        "explained_variance": "Percent of the variance of all features that linear regressions on "
-        "the first features of the ranking explain, on all rows.",
-        "explained_eigenvectors": "Percent of the eigenvectors of the graph that linear "
-        "regressions on them explain, in the mean.",
-        "neighbors_kept": f"Percent of the {curves.n_neighbors} nearest rows that are also "
-        f"nearest in these features alone, among {curves.n_rows:,} sampled rows.",
-        "stability": "Stability in percent: how far selections of m features agree on two samples "
-        "of the rows, 0 for chance.",
-    }
-    return [text for name, text in texts.items() if name in curves.values]
+def _reasons(curves: Curves, features: list[int]) -> dict[int, tuple[str, int | None]]:
+    """Return why each feature is in or out, in words that end with another feature, if any."""
+    reasons: dict[int, tuple[str, int | None]] = {}
+    for feature in features:
+        j, r = int(curves.closest[feature]), curves.correlation[feature]
+        reasons[feature] = (f"{r:.2f} with ", j) if j >= 0 else ("tied to none", None)
+    path = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
+    for feature, share, part in path:
+        reasons[feature] = f"adds {100 * share:.1f} %{f', {part}' if part else ''}", None
+    return reasons
 
 
 def _explained(n_selected: int, sample: Sample, ax: Any) -> None:
@@ -330,15 +272,14 @@ def _explained(n_selected: int, sample: Sample, ax: Any) -> None:
     ax.set(xlabel="features, in the order of the ranking", ylabel="percent", ylim=(0, 102))
 
 
-def _closest_pair(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Return the two selected features of the largest correlation, in words."""
+def _closest_pair(matrix: np.ndarray) -> tuple[int, int] | None:
+    """Return the places of the two selected features of the largest correlation, if there are."""
     n = len(matrix)
     if n < 2:
-        return {"text": "One selected feature has no pairs.", "first": None}
+        return None
     pairs = np.where(np.triu(np.ones((n, n)), 1) > 0, np.abs(matrix), -1.0)
     i, j = np.unravel_index(int(pairs.argmax()), pairs.shape)
-    text = f"The {n} best selected features. Closest pair: "
-    return {"text": text, "first": names[i], "second": names[j], "value": f"{matrix[i, j]:.2f}"}
+    return int(i), int(j)
 
 
 def _quality(result: Result) -> list[list[str]]:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from bigfs.config import Config
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError
 from bigfs.core.paths import is_there
+from bigfs.core.threads import ignoring_warnings
 from bigfs.results.export import creating
 from bigfs.results.result import Result
 from bigfs.stages.curves import columns_of_var, selected_features

@@ -11,6 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import BigfsError, InputError
 from bigfs.results.export import open_run_data
+from bigfs.solvers.nested import explained_by
 from bigfs.store.labels import load_labels
 from bigfs.store.source import RandomAccessSource, Source, listed, open_matrix
 
@@ -25,7 +26,6 @@ _PLACES = 4
 _SAMPLE_VALUES = 2**24
 # Features that the curve and the correlations go up to.
 MOST_FEATURES = 200
-_DEPENDENT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -224,22 +224,9 @@ def explained_shares(X: np.ndarray, order: list[int]) -> np.ndarray:
         Adjusted for the number of columns (adjusted R squared), so that columns of noise add
         nothing; at least 0.
     """
-    total = float(np.einsum("ij,ij->", X, X)) or 1.0
-    basis = np.zeros((len(X), 0))
-    adds = np.zeros(len(order), dtype=bool)
-    for i, feature in enumerate(order):
-        x = X[:, feature]
-        rest = x - basis @ (basis.T @ x)
-        rest -= basis @ (basis.T @ rest)
-        norm = float(np.linalg.norm(rest))
-        if norm <= _DEPENDENT * (float(np.linalg.norm(x)) or 1.0):
-            continue
-        basis = np.column_stack([basis, rest / norm])
-        adds[i] = True
-    gains = np.zeros(len(order))
-    gains[adds] = ((basis.T @ X) ** 2).sum(axis=1) / total
-    left = 1 - np.cumsum(gains)
-    used = np.cumsum(adds)
+    gains = explained_by(X[:, order].T @ X, np.array(order)).sum(axis=1)
+    left = 1 - np.cumsum(gains) / (float(np.einsum("ij,ij->", X, X)) or 1.0)
+    used = np.cumsum(gains > 0)
     degrees = np.maximum(len(X) - 1 - used, 1)
     return np.clip(1 - left * (len(X) - 1) / degrees, 0.0, 1.0)
 

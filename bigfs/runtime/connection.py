@@ -16,15 +16,15 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import BigfsError, ClusterError, InputError
 from bigfs.core.memory import job_bytes
 from bigfs.core.paths import check_address, is_scheduler_file
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.units import MIB
 from bigfs.runtime.scope import active_client
 from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
@@ -92,33 +92,23 @@ def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[No
     """
     import dask.config
 
-    with patience(None if cluster is None else cluster.wait_seconds):
-        if address is not None:
-            with quiet_end() as turn_off_logging, _client(address) as client:
-                wait_for_workers(client)
-                try:
-                    yield
-                finally:
-                    turn_off_logging()
-        elif cluster is None:
-            yield
-        else:
-            # Its defaults come first: what is set before them would be taken back with all of them.
-            import distributed  # noqa: F401
-
-            with (
+    with patience(None if cluster is None else cluster.wait_seconds), ExitStack() as stack:
+        if address is not None or cluster is not None:
+            # It imports distributed, whose defaults come before what is set below: they would take
+            # it back.
+            stack.enter_context(quiet_end())
+            if address is not None:
+                client = stack.enter_context(_client(address))
+            else:
                 # On a busy machine a worker takes longer to come back than Dask's 15 s.
-                dask.config.set({"distributed.deploy.lost-worker-timeout": "30s"}),
-                quiet_end() as turn_off_logging,
-                _started(cluster, memory_limit) as running,
-                running.get_client() as client,
-            ):
+                lost = {"distributed.deploy.lost-worker-timeout": "30s"}
+                stack.enter_context(dask.config.set(lost))
+                running = stack.enter_context(_started(cluster, memory_limit))
+                client = stack.enter_context(running.get_client())
                 quieten_workers(client)
-                wait_for_workers(client)
-                try:
-                    yield
-                finally:
-                    turn_off_logging()
+            wait_for_workers(client)
+            stack.callback(turn_off_logging)
+        yield
 
 
 def _started(cluster: Any, memory_limit: int) -> Any:
@@ -247,8 +237,8 @@ def _address_in(path: Path) -> str:
 
 
 @contextmanager
-def quiet_end() -> Iterator[Any]:
-    """Restore at the end of the block the logging that it may turn off by what this yields."""
+def quiet_end() -> Iterator[None]:
+    """Restore at the end of the block the logging that it may turn off."""
     import distributed  # noqa: F401  (sets up its logging)
 
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
@@ -258,7 +248,7 @@ def quiet_end() -> Iterator[Any]:
         # Until then Dask speaks as we do: a time and a message, or JSON.
         logger.handlers[:], logger.propagate = [_AsOurs(logging.WARNING)], False
     try:
-        yield _turn_off
+        yield
     finally:
         for logger, handlers, propagate in former:
             logger.handlers[:], logger.propagate = handlers, propagate
@@ -287,12 +277,13 @@ def quieten_workers(client: Any) -> None:
         name = "bigfs-quiet"
 
         def setup(self, worker: Any) -> None:
-            _turn_off()
+            turn_off_logging()
 
     client.register_plugin(Quiet())
 
 
-def _turn_off() -> None:
+def turn_off_logging() -> None:
+    """Let Dask log nothing in this process."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

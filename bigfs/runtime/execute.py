@@ -24,9 +24,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import BigfsError, ClusterError, InputError, StorageError
-from bigfs.core.threads import single_thread
+from bigfs.core.threads import set_within, single_thread
 from bigfs.runtime.interrupt import check_interrupt, task
 from bigfs.runtime.progress import Work, track, working_on
 from bigfs.runtime.scope import active_client, crosses_processes, dask_get, in_task

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError
+from bigfs.core.threads import set_within
 from bigfs.core.units import format_seconds
 from bigfs.runtime.interrupt import check_interrupt
 

@@ -13,8 +13,8 @@ from multiprocessing.pool import ThreadPool
 from typing import Any
 from weakref import WeakSet
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError
+from bigfs.core.threads import set_within
 from bigfs.runtime.progress import silenced
 
 _inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)

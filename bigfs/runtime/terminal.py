@@ -136,8 +136,10 @@ def _relay(reading: int, stderr: int) -> None:
 
 
 @contextmanager
-def reporting(quiet: bool = False) -> Iterator[None]:
+def messages(quiet: bool = False) -> Iterator[None]:
     """Show progress and messages on stderr within the block.
+
+    It ends with click's Abort for an interrupt, after which click would put an empty line.
 
     Parameters
     ----------
@@ -156,6 +158,8 @@ def reporting(quiet: bool = False) -> Iterator[None]:
     try:
         with reported_by(BarReporter(console) if live else LogReporter()):
             yield
+    except KeyboardInterrupt:
+        raise click.Abort from None
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -345,13 +349,3 @@ def _tell(text: str, code: int) -> int:
     event = "interrupted" if code == EXIT_INTERRUPTED else "error"
     say(text, logging.ERROR, event=event, exit_code=code)
     return code
-
-
-@contextmanager
-def messages(quiet: bool) -> Iterator[None]:
-    """Show progress and messages; click would put an empty line after an interrupt."""
-    with reporting(quiet):
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise click.Abort from None

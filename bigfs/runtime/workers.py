@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import SMALLEST_LIMIT_BYTES, machine_bytes
 from bigfs.core.paths import is_plain
-from bigfs.core.threads import blas_kernels
+from bigfs.core.threads import blas_kernels, set_within
 from bigfs.core.units import format_bytes
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.runtime.scope import active_client

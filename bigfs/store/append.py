@@ -34,7 +34,6 @@ from bigfs.store.location import (
     files_below,
     is_within,
     remove_tree,
-    replaced_file,
     sync_path,
     sync_tree,
     write_atomic,
@@ -195,8 +194,7 @@ def _move_chunks(new: Location, old: Location, first: int) -> None:
             sync_path(place.parent)
             sync_path(old)
         else:
-            with replaced_file(place) as file:
-                file.write((new / name).read_bytes())
+            write_atomic(place, (new / name).read_bytes())
 
 
 def _write_metadata(node: Location, metadata: dict[str, Any]) -> None:

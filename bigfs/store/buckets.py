@@ -21,8 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.threads import set_within
 
 if TYPE_CHECKING:
     from bigfs.store.objects import ObjectPath

@@ -20,8 +20,8 @@ from typing import Any
 from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.core.paths import parse_json
 from bigfs.store.buckets import hurried
-from bigfs.store.location import Location, create_text, read_small
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, check_conditions
+from bigfs.store.location import Location, create_text, read_small, read_version
+from bigfs.store.objects import ConflictError, ObjectPath, check_conditions
 from bigfs.store.records import MARK
 
 logger = logging.getLogger("bigfs")
@@ -29,6 +29,7 @@ LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
+_WAIT_SECONDS = 2.0
 # A store has no mark: rows are being appended to it.
 _OF_STORE = "zarr.json"
 
@@ -66,10 +67,7 @@ class Lease:
         self._directory = directory
         self._owner = owner or uuid.uuid4().hex
         self.former: str | None = None
-        place = directory / LEASE
-        self._stored = (
-            _LeaseFile(place, self._owner) if isinstance(place, Path) else _LeaseObject(place)
-        )
+        self._place = directory / LEASE
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
 
@@ -77,9 +75,8 @@ class Lease:
         """Take the lease and start the heartbeat."""
         self._acquire()
         try:
-            place = self._directory / LEASE
-            if isinstance(place, ObjectPath):
-                check_conditions(place, iter(self._text, ""))
+            if isinstance(self._place, ObjectPath):
+                check_conditions(self._place, iter(self._text, ""))
         except BaseException:
             self._release()
             raise
@@ -91,7 +88,9 @@ class Lease:
         """Stop the heartbeat and give the lease back."""
         self._stop.set()
         if self._beat is not None:
-            self._beat.join(self._stored.wait_seconds)
+            # On disk a beat after the release would bring the lease back; in a bucket one in a
+            # request that hangs is a conflict later.
+            self._beat.join(_WAIT_SECONDS if isinstance(self._place, ObjectPath) else None)
         self._release()
 
     def check(self) -> None:
@@ -115,7 +114,7 @@ class Lease:
     def _acquire(self) -> None:
         for _ in range(3):
             # An answer that was lost makes the second attempt a conflict with the first.
-            if self._stored.create(self._text()) or self._own_version() is not None:
+            if self._create(self._place) or self._own_version() is not None:
                 return
             held, version = self._read()
             if held is None:  # given back in the meantime
@@ -126,7 +125,7 @@ class Lease:
                     self._refuse(held, f"last sign of life {max(age, 0):.0f} s ago")
                 if self._is_beating(held):
                     self._refuse(held, "which gave a sign of life just now")
-            if not self._stored.take_over(version, self._text()):
+            if not self._take_over(version):
                 self.former = held.get("owner")
                 break
         if self._own_version() is None:
@@ -136,6 +135,45 @@ class Lease:
         if re.fullmatch("[0-9a-f]{12,32}", self.former or ""):
             with suppress(OSError):  # what its owner was writing when it died
                 (self._directory / f"lease.beat-{self.former}").unlink()
+
+    def _create(self, place: Location) -> bool:
+        """Create the lease, or a claim on it, unless there is one."""
+        return create_text(place, self._text(), "the lease ")
+
+    def _take_over(self, version: Any) -> bool:
+        """Replace the dead lease that was read; say whether to try again.
+
+        On disk one taker at a time may, and only if the lease is still the one that was read: none
+        replaces a winner's lease, or one that beats again.
+        """
+        if isinstance(self._place, ObjectPath):
+            self._replace(version)
+            return False
+        digest = hashlib.blake2b(version.encode(), digest_size=16).hexdigest()
+        claim = self._place.with_name(f"lease.stale-{digest}")
+        if not self._create(claim):
+            return _remove_dead(claim)
+        try:
+            if read_small(self._place) == version:
+                self._replace(version)
+        except FileNotFoundError:  # given back in the meantime
+            return True
+        finally:
+            claim.unlink(missing_ok=True)
+        return False
+
+    def _replace(self, version: Any) -> None:
+        """Renew the lease, in a bucket only if it is this version still.
+
+        On disk, where its version is its text, it was this one a moment ago.
+        """
+        if isinstance(self._place, ObjectPath):
+            with suppress(ConflictError):
+                self._place.write_if(self._text(), version)
+            return
+        new = self._place.with_name(f"lease.beat-{self._owner}")
+        new.write_text(self._text())
+        new.replace(self._place)
 
     def _read(self) -> tuple[dict[str, Any] | None, Any]:
         """Return the record in the lease, and its version.
@@ -148,7 +186,7 @@ class Lease:
             If it is no lease.
         """
         try:
-            text, version = self._stored.read()
+            text, version = read_version(self._place)
             return _record(text) if text else {}, version
         except FileNotFoundError:
             return None, None
@@ -156,7 +194,7 @@ class Lease:
             raise
         except (OSError, ValueError):
             raise InputError(
-                f"{self._directory / LEASE} is not the lease of a bigfs run, and a run needs that "
+                f"{self._place} is not the lease of a bigfs run, and a run needs that "
                 "name. Move the file, or use another run directory."
             ) from None
 
@@ -173,7 +211,7 @@ class Lease:
         # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
         with hurried(), suppress(StorageError):
             if self._own_version() is not None:
-                (self._directory / LEASE).unlink(missing_ok=True)
+                self._place.unlink(missing_ok=True)
 
     def _refuse(self, held: dict[str, Any], sign: str) -> None:
         holder, cure = "another run holds this directory", "or use another run directory"
@@ -210,7 +248,7 @@ class Lease:
                 version = self._own_version()
                 if version is None:
                     return
-                self._stored.replace(version, self._text())
+                self._replace(version)
 
     def _text(self) -> str:
         return json.dumps(
@@ -241,90 +279,18 @@ def is_left(directory: Path, owner: str | None = None) -> bool:
     return owner in (None, held["owner"]) and _is_gone(held)
 
 
-class _LeaseFile:
-    """A lease on a file system: exclusive creation, and renaming. Its version is its text."""
-
-    wait_seconds: float | None = None  # a beat after the release would bring the lease back
-
-    def __init__(self, path: Path, owner: str) -> None:
-        self._path, self._owner = path, owner
-
-    def create(self, text: str) -> bool:
-        """Create the lease unless there is one."""
-        return create_text(self._path, text, "the lease ")
-
-    def read(self) -> tuple[str, str]:
-        """Return the text of the lease, and its version."""
-        text = read_small(self._path)
-        return text, text
-
-    def take_over(self, version: str, text: str) -> bool:
-        """Replace the dead lease that was read; say whether to try again.
-
-        One taker at a time may, and only if the lease is still the one that was read: none
-        replaces a winner's lease, or one that beats again.
-        """
-        digest = hashlib.blake2b(version.encode(), digest_size=16).hexdigest()
-        claim = _LeaseFile(self._path.with_name(f"lease.stale-{digest}"), self._owner)
-        if not claim.create(text):
-            return claim.remove_dead()
-        try:
-            if self.read()[1] == version:
-                self.replace(version, text)
-        except FileNotFoundError:  # given back in the meantime
-            return True
-        finally:
-            claim._path.unlink(missing_ok=True)
-        return False
-
-    def remove_dead(self) -> bool:
-        """Remove the claim of a taker that died; say whether it is one, or has gone meanwhile."""
-        try:
-            is_old = time.time() - self._path.stat().st_mtime > STALE_SECONDS
-            if not is_old and not _is_gone(_record(self.read()[0])):
-                return False
-        except FileNotFoundError:
-            return True
-        except (OSError, ValueError):  # it is being written
+def _remove_dead(claim: Path) -> bool:
+    """Remove the claim of a taker that died; say whether it is one, or has gone meanwhile."""
+    try:
+        is_old = time.time() - claim.stat().st_mtime > STALE_SECONDS
+        if not is_old and not _is_gone(_record(read_small(claim))):
             return False
-        self._path.unlink(missing_ok=True)
+    except FileNotFoundError:
         return True
-
-    def replace(self, version: str, text: str) -> None:
-        """Renew the lease, which was this version a moment ago."""
-        new = self._path.with_name(f"lease.beat-{self._owner}")
-        new.write_text(text)
-        new.replace(self._path)
-
-
-class _LeaseObject:
-    """A lease in a bucket: every write is on condition that nobody wrote since the last read."""
-
-    wait_seconds: float | None = 2.0  # a beat in a request that hangs is a conflict later
-
-    def __init__(self, path: ObjectPath) -> None:
-        self._path = path
-
-    def create(self, text: str) -> bool:
-        """Create the lease unless there is one."""
-        return self.replace(None, text)
-
-    def read(self) -> tuple[str, ObjectStatus]:
-        """Return the text of the lease, and its version."""
-        return self._path.read_status()
-
-    def take_over(self, version: ObjectStatus, text: str) -> bool:
-        """Replace the dead lease that was read; say whether to try again."""
-        self.replace(version, text)
+    except (OSError, ValueError):  # it is being written
         return False
-
-    def replace(self, version: ObjectStatus | None, text: str) -> bool:
-        """Write the lease if it is this version still; say whether it was."""
-        try:
-            self._path.write_if(text, version)
-        except ConflictError:
-            return False
-        return True
+    claim.unlink(missing_ok=True)
+    return True
 
 
 def _record(text: str) -> dict[str, Any]:

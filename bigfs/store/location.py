@@ -362,6 +362,14 @@ def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
     return paths.read_small(place, most_bytes)
 
 
+def read_version(place: Location) -> tuple[str, Any]:
+    """Return the text of a small file, and its version: in a bucket its tags, else the text."""
+    if isinstance(place, ObjectPath):
+        return place.read_status()
+    text = read_small(place)
+    return text, text
+
+
 def read_output(place: Location) -> str:
     """Return the text of a file that a run wrote beside its stages.
 
@@ -381,16 +389,18 @@ def read_output(place: Location) -> str:
         raise InputError(message) from None
 
 
-def write_atomic(place: Location, text: str) -> None:
-    """Write a text file so that readers see the old or the new one, never a part.
+def write_atomic(place: Location, content: str | bytes, token: str | None = None) -> None:
+    """Write a file so that readers see the old or the new one, never a part.
+
+    ``token`` is that of `replaced_file`.
 
     Raises
     ------
     StorageError
         If the disk is full or the folder cannot be written.
     """
-    with replaced_file(place) as file:
-        file.write(text.encode())
+    with replaced_file(place, token=token) as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
 
 
 def zarr_store(place: str | Location, *, strict: bool = False) -> Any:

@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError, RunLockedError, StorageError
 from bigfs.core.paths import check_writable, is_there, parse_json
 from bigfs.store.buckets import hurried
 from bigfs.store.lease import LEASE, Lease, lost
-from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
+from bigfs.store.location import Location, as_location, read_version, remove_tree, write_atomic
+from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -66,7 +66,7 @@ class RunFolder:
 
     def __init__(self, path: str | Location) -> None:
         self.path = as_location(path).absolute()
-        self._version: ObjectStatus | None = None  # of the manifest in a bucket
+        self._version: Any = None  # of the manifest, as it was read
         self._is_gone = False  # a bucket that does not answer any more
         self.attempt = new_id()
         self.lease = Lease(self.path, self.attempt)
@@ -147,11 +147,8 @@ class RunFolder:
         return self
 
     def _stored_text(self) -> str:
-        """Return the text of the manifest, and keep its version in a bucket for the next write."""
-        path = self.path / MANIFEST
-        if not isinstance(path, ObjectPath):
-            return read_small(path)
-        text, self._version = path.read_status()
+        """Return the text of the manifest, and keep its version for the next write in a bucket."""
+        text, self._version = read_version(self.path / MANIFEST)
         return text
 
     def write(self) -> None:
@@ -166,7 +163,7 @@ class RunFolder:
         path, text = self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n"
         if not isinstance(path, ObjectPath):
             self.lease.check()
-            self._write(MANIFEST, text.encode())
+            write_atomic(path, text, self.attempt)
             return
         try:
             self._version = path.write_if(text, self._version)
@@ -179,16 +176,12 @@ class RunFolder:
         """Write one of the files beside the stages that the run was opened with."""
         if name not in self.manifest["files"]:
             raise ValueError(f"{name} is none of the files of this run")
-        self._write(name, content if isinstance(content, bytes) else content.encode())
+        write_atomic(self.path / name, content, self.attempt)
 
     def remove_files(self, names: Sequence[str]) -> None:
         """Remove files beside the stages that a former run of this directory wrote."""
         for name in set(names) & set(self.manifest["files"]):
             (self.path / name).unlink(missing_ok=True)
-
-    def _write(self, name: str, content: bytes) -> None:
-        with replaced_file(self.path / name, token=self.attempt) as file:
-            file.write(content)
 
     def stage_path(self, name: str) -> Location:
         """Return where a finished stage lives."""

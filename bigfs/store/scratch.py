@@ -22,9 +22,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, MemoryLimitError, StorageError
 from bigfs.core.paths import parse_json
+from bigfs.core.threads import set_within
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.location import (
     Location,

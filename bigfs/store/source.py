@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, RowError, StorageError
 from bigfs.core.paths import OBJECT, as_text, column_of, listed_in
+from bigfs.core.threads import set_within
 from bigfs.store.columns import Encoding, Roles, roles_of
 from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata

@@ -18,7 +18,7 @@ import pytest
 from bigfs.core.errors import ClusterError, InputError
 from bigfs.pipeline.run import run
 from bigfs.results.result import Result
-from bigfs.runtime.connection import quiet_end
+from bigfs.runtime.connection import quiet_end, turn_off_logging
 from bigfs.runtime.terminal import messages
 from tests.cluster._jobs import PATIENCE
 from tests.cluster._processes import REPO, scheduler, worker
@@ -192,12 +192,12 @@ def test_dask_speaks_as_we_do_and_shows_no_traceback(capsys: pytest.CaptureFixtu
     with messages(quiet=False):
         for name in ("distributed", "distributed.client"):
             former = list(logging.getLogger(name).handlers)
-            with quiet_end() as turn_off:
+            with quiet_end():
                 try:
                     raise OSError("the scheduler is gone")
                 except OSError:
                     logging.getLogger(name).exception("Failed to reconnect")
-                turn_off()
+                turn_off_logging()
                 logging.getLogger(name).error("an end that is expected")
             assert logging.getLogger(name).handlers == former
     lines = capsys.readouterr().err.splitlines()

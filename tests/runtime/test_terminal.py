@@ -10,12 +10,13 @@ import subprocess
 import sys
 from datetime import datetime
 
+import click
 import pytest
 from rich.console import Console
 
 from bigfs.runtime import progress, terminal
 from bigfs.runtime.progress import LogReporter, reported_by, track
-from bigfs.runtime.terminal import BarReporter, reporting, say
+from bigfs.runtime.terminal import BarReporter, messages, say
 
 logger = logging.getLogger("bigfs")
 
@@ -27,7 +28,7 @@ def _work(total: int | None = 4) -> None:
 
 
 def test_plain_lines_have_a_time_and_no_escape_codes(capsys):
-    with reporting():
+    with messages():
         logger.info("stage 'graph' starts")
         _work()
     lines = capsys.readouterr().err.splitlines()
@@ -36,7 +37,7 @@ def test_plain_lines_have_a_time_and_no_escape_codes(capsys):
 
 
 def test_quiet_keeps_warnings(capsys):
-    with reporting(quiet=True):
+    with messages(quiet=True):
         _work()
         logger.warning("the graph has 3 components")
     assert capsys.readouterr().err.endswith(" the graph has 3 components\n")
@@ -44,7 +45,7 @@ def test_quiet_keeps_warnings(capsys):
 
 def test_nothing_is_left_behind():
     before = (list(logger.handlers), logger.level, logger.propagate, progress.has_reporter())
-    with pytest.raises(KeyboardInterrupt), reporting():
+    with pytest.raises(click.Abort), messages():
         raise KeyboardInterrupt
     after = (list(logger.handlers), logger.level, logger.propagate, progress.has_reporter())
     assert after == before and not progress.has_reporter()
@@ -74,7 +75,7 @@ def test_work_that_fails_says_where_it_stopped(caplog):
 def test_json_lines_have_stage_event_and_figures(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "_format", "json")
     monkeypatch.setattr(LogReporter, "interval_seconds", 0.0)
-    with reporting():
+    with messages():
         logger.warning("the graph has %d components", 3)
         with progress.in_stage("graph"):
             _work()

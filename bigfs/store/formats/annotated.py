@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats import HDF5, ZARR, format_of, parts, zarr_array

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError
+from bigfs.core.threads import ignoring_warnings
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, work_dtype

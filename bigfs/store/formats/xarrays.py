@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import InputError
+from bigfs.core.threads import ignoring_warnings
 from bigfs.runtime.scope import dask_get
 from bigfs.store.formats.cube import CubeSource, Place, as_names, as_stacked, axes_of
 from bigfs.store.formats.parts import open_here

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.context import ignoring_warnings
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.paths import SOURCE
+from bigfs.core.threads import ignoring_warnings
 from bigfs.core.units import format_bytes
 from bigfs.store.fingerprint import Watch
 from bigfs.store.formats import xarrays, zarr_stores

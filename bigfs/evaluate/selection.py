@@ -13,6 +13,7 @@ import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks, kernels
 from bigfs.blocks.lazy import rows_as_dask
+from bigfs.config import Selection
 from bigfs.config.sections import EvaluateConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
@@ -60,12 +61,7 @@ _Measurement = int | tuple[int, int] | None
 
 
 def compare_with_all(
-    blocks: RowBlocks,
-    selected: np.ndarray,
-    settings: EvaluateConfig,
-    *,
-    random_state: int,
-    memory_limit: int | str,
+    blocks: RowBlocks, selected: np.ndarray, settings: EvaluateConfig, config: Selection
 ) -> dict[str, Any]:
     """Return NMI, ACC, Rand index and 1-NN error of the selected, of all and of random features.
 
@@ -75,9 +71,8 @@ def compare_with_all(
     selected : ndarray of shape (n_selected,), int64
     settings : EvaluateConfig
         With the known classes.
-    random_state : int
-    memory_limit : int or str
-        Resident size promised for one worker process.
+    config : Selection
+        Its seed and its memory limit hold.
 
     Returns
     -------
@@ -91,6 +86,7 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
+    random_state, memory_limit = config.random_state, config.memory_limit
     y, protocol = classes_and_protocol(blocks, settings, random_state)
     figures = {"selected": measure_selection(blocks, y, selected, protocol, memory_limit)}
     if can_judge_all(blocks, protocol):

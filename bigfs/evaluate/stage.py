@@ -224,12 +224,7 @@ class Evaluation:
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns, of all, and of random ones."""
-        config = self.config
-        figures = selection.compare_with_all(
-            judged_blocks(inputs.blocks, config.method),
-            selected_features(inputs.finished),
-            self.settings,
-            random_state=config.random_state,
-            memory_limit=config.memory_limit,
-        )
+        blocks = judged_blocks(inputs.blocks, self.config.method)
+        selected = selected_features(inputs.finished)
+        figures = selection.compare_with_all(blocks, selected, self.settings, self.config)
         out.describe(**figures)

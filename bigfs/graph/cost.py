@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.units import MIB
 from bigfs.graph.partition import PartitionPlan, plan_partitions
@@ -30,14 +31,7 @@ def graph_block_rows(n_neighbors: int) -> int:
 
 
 def graph_cost(
-    shape: Shape,
-    n_neighbors: int,
-    memory_limit: int,
-    *,
-    algorithm: str = "auto",
-    recall_target: float | None = None,
-    weight: str = "binary",
-    remote: bool = False,
+    shape: Shape, settings: GraphConfig, memory_limit: int, remote: bool = False
 ) -> StageCost:
     """Return the cost of `bigfs.graph.knn_graph` and `bigfs.graph.affinity`.
 
@@ -48,13 +42,14 @@ def graph_cost(
     MemoryLimitError
         If not even small partitions fit ``memory_limit``.
     """
-    plan = plan_partitions(shape, n_neighbors, memory_limit, algorithm=algorithm, remote=remote)
-    steps = _search_steps(shape, plan, n_neighbors, recall_target)
-    n, k, products = shape.n_samples, n_neighbors, weight in ("dot", "cosine")
+    n, k, algorithm = shape.n_samples, settings.n_neighbors, settings.algorithm
+    plan = plan_partitions(shape, k, memory_limit, algorithm=algorithm, remote=remote)
+    steps = _search_steps(shape, plan, k, settings.recall_target)
+    products = settings.weight in ("dot", "cosine")
     if products:
         beside = shape.read_bytes + _PRODUCT_BYTES * shape.rows * k + _PRODUCT_TILES
         steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
-    steps += affinity_steps(n, k, weight)
+    steps += affinity_steps(n, k, settings.weight)
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
     scratch = scratch_bytes(shape, k, plan.n_partitions, PLANNED_COPIES)

@@ -158,13 +158,10 @@ def _edges_once(
     W: AffinityMatrix, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return heads, tails and weights of the edges whose smaller end is in some rows."""
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
+    indptr, tails, weights = W.read(start, stop)
     heads = np.repeat(np.arange(start, stop), np.diff(indptr))
-    tails = W.indices.read(first, last)
-    weights = W.data.read(first, last).astype(np.float64)
     once = heads < tails
-    return heads[once], tails[once], weights[once]
+    return heads[once], tails[once], weights[once].astype(np.float64)
 
 
 def _edge_task(
@@ -175,7 +172,7 @@ def _edge_task(
     X = reader.read(start, stop)
     heads, tails, weights = _edges_once(W, start, stop)
     smoothness = np.zeros(X.shape[1])
-    for in_block, first, Z in _blocks_of(tails, reader, X, start, rows):
+    for in_block, first, Z in by_block(tails, reader, X, start, rows):
         smoothness += _edge_sum(
             X, heads[in_block] - start, Z, tails[in_block] - first, weights[in_block]
         )
@@ -194,21 +191,19 @@ def _edge_task(
     return EdgeMoments(smoothness, weight, mean, spread)
 
 
-def _blocks_of(
+def by_block(
     tails: np.ndarray, reader: BlockReader, X: np.ndarray, start: int, rows: int
 ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
-    """Yield the edges into each block, its first row that is needed, and its rows from there on.
+    """Yield the ends in each block, the first row that they need, and its rows from there on.
 
     ``X`` is the block that begins at ``start``, which is not read again.
     """
     home = tails // rows
     for other in np.unique(home):
         in_block = np.flatnonzero(home == other)
-        if int(other) * rows == start:
-            yield in_block, start, X
-        else:
-            first, last = int(tails[in_block].min()), int(tails[in_block].max())
-            yield in_block, first, reader.read(first, last + 1)
+        first, end = int(tails[in_block].min()), int(tails[in_block].max()) + 1
+        is_own = int(other) * rows == start
+        yield in_block, first, X[first - start : end - start] if is_own else reader.read(first, end)
 
 
 def _edge_sum(
@@ -324,7 +319,7 @@ def _product_task(
     heads = np.repeat(np.arange(len(X)), neighbors.shape[1])
     tails = neighbors.ravel()
     products: np.ndarray = np.empty(len(tails))
-    for in_block, first, Z in _blocks_of(tails, reader, X, start, rows):
+    for in_block, first, Z in by_block(tails, reader, X, start, rows):
         products[in_block] = _pair_products(X, heads[in_block], Z, tails[in_block] - first, cosine)
     products = products.reshape(neighbors.shape)
     values.write(start, products)

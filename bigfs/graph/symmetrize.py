@@ -106,6 +106,12 @@ class AffinityMatrix(Kept):
         shape = (self.n_samples, self.n_samples)
         return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
 
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return row ends, columns and weights of rows ``start`` to ``stop``."""
+        indptr = self.indptr.read(start, stop + 1)
+        first, last = int(indptr[0]), int(indptr[-1])
+        return indptr - first, self.indices.read(first, last), self.data.read(first, last)
+
     @classmethod
     def store(cls, W: Any, degrees: np.ndarray, scratch: Scratch) -> AffinityMatrix:
         """Store a scipy CSR matrix with its row sums."""

@@ -140,11 +140,6 @@ def evaluate_result(
             rows=config.blocks.rows,
             sparse=True,
         )
-        figures = compare_with_all(
-            judged_blocks(blocks, config.method),
-            result.selected,
-            settings,
-            random_state=config.random_state,
-            memory_limit=config.memory_limit,
-        )
+        judged = judged_blocks(blocks, config.method)
+        figures = compare_with_all(judged, result.selected, settings, config)
     return dataclasses.replace(result, evaluation=figures)

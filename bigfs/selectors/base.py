@@ -6,14 +6,15 @@ import html
 import logging
 import os
 from abc import ABC, abstractmethod
-from inspect import signature
+from dataclasses import dataclass, field
+from inspect import get_annotations, signature
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, dataclass_transform
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn import get_config
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
@@ -25,11 +26,12 @@ from bigfs.config.fields import fresh_seed
 from bigfs.config.messages import nearest
 from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
 from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.paths import SOURCE, LabelValues, as_text, column_of
 from bigfs.core.seeds import check_seed
 from bigfs.runtime.progress import showing
 from bigfs.selectors.curves import curves_stage
-from bigfs.selectors.docstrings import completed, described
+from bigfs.selectors.docstrings import by_nearest, completed, described
 from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.registry import METHODS, method_of, selection_model
 from bigfs.selectors.scoring import (
@@ -51,12 +53,35 @@ from bigfs.store.several import sources_of
 from bigfs.store.source import check_fitted_names, is_list_of_uris, listed, open_matrix
 from bigfs.store.values import check_present, plain_values
 
+# scikit-learn is not typed. Below a base of no known type, checkers would take every parameter.
+if TYPE_CHECKING:
+
+    class ClusterMixin:
+        """Clusters rows."""
+
+    class TransformerMixin:
+        """Keeps features."""
+
+        _repr_mimebundle_: Any
+        _repr_html_inner: Any
+        __sklearn_tags__: Any
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute that a fit has set."""
+
+    class BaseEstimator:
+        """Has parameters."""
+
+else:
+    from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin  # noqa: F401
+
 logger = logging.getLogger("bigfs")
 
 # "auto", or a dict as in a pipeline: see the attribute ``curves_`` of a fitted estimator.
 NumberOfFeatures = int | str | dict[str, Any] | None
 
 
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
 class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     """Base of the selectors: `fit` opens the data and runs the stages of the method.
 
@@ -119,8 +144,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         Feature indices, best first; ties go to the lower index, constant features come last.
     """
 
-    n_features_to_select: NumberOfFeatures
-    preprocess: str
     _annotated: Any = None  # the AnnData, where X is an opened matrix of one
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -137,19 +160,17 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             raise InputTypeError(f"{cls.__name__} has no parameter {unknown!r}{joint} {hint}")
         return super().__new__(cls)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Complete the docstring of a selector."""
+    def __init_subclass__(cls, *, kw_only: bool = True, **kwargs: Any) -> None:
+        """Make the fields of a selector its parameters, and complete its docstring."""
         super().__init_subclass__(**kwargs)
+        models = [m.parameters for m in METHODS.values() if m.estimator == cls.__name__]
+        if (models or get_annotations(cls)) and "__init__" not in vars(cls):
+            dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
+            by_nearest(cls)
         if cls.__doc__ and "__init__" in vars(cls):
             bases = [base for base in cls.__mro__[:0:-1] if issubclass(base, BaseSelector)]
-            models = [m.parameters for m in METHODS.values() if m.estimator == cls.__name__]
             own = [described(cls, model) for model in models]
             cls.__doc__ = completed(cls, [*(base.__doc__ or "" for base in bases), *own])
-
-    def _keep(self, arguments: dict[str, Any]) -> None:
-        """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
-        names = set(arguments) - {"self", "__class__"}
-        self.__dict__.update({name: arguments[name] for name in names})
 
     def fit(self, X: Any, y: Any = None) -> BaseSelector:
         """Score and rank the features.
@@ -547,7 +568,34 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return tags
 
 
-class LabelingSelector(BaseSelector):
+class MethodSelector(BaseSelector):
+    """Base of the selectors that are a method's: their fields are its parameters."""
+
+    n_features_to_select: NumberOfFeatures = field(default=None, kw_only=False)
+    preprocess: str = "auto"
+    missing: str = "error"
+    redundancy: float | None = None
+    verbose: int = 1
+
+
+class SeededSelector(MethodSelector):
+    """Base of the selectors that draw numbers, or hold more than a tile."""
+
+    random_state: int | None = 0
+    memory_limit: int | str = DEFAULT_MEMORY_LIMIT
+
+
+class GraphSelector(SeededSelector):
+    """Base of the selectors that take the neighbor graph with its weights."""
+
+    n_neighbors: int = 5
+    weight: str = "binary"
+    sigma: float | str | None = None
+    metric: str = "euclidean"
+    representation: str = "auto"
+
+
+class LabelingSelector(SeededSelector):
     """Base of the selectors whose rule also labels new rows."""
 
     @abstractmethod

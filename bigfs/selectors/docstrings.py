@@ -18,6 +18,15 @@ _EXAMPLE = """>>> from sklearn.datasets import load_iris
 (150, 2)"""
 
 
+def by_nearest(selector: type) -> None:
+    """Bring the parameters of a signature into order: its own fields, then those of its bases."""
+    taken = inspect.signature(selector.__init__)  # type: ignore[misc]
+    fields = [name for base in selector.__mro__ for name in inspect.get_annotations(base)]
+    names = dict.fromkeys(["self", "n_features_to_select", *fields])
+    ordered = [taken.parameters[name] for name in names if name in taken.parameters]
+    selector.__init__.__signature__ = taken.replace(parameters=ordered)  # type: ignore[misc]
+
+
 def described(selector: type, model: type[BaseModel]) -> str:
     """Return a section of parameters, as a model of a method's settings describes them.
 

@@ -127,19 +127,10 @@ class GraphStrategy:
 
     def cost(self) -> StageCost:
         """Return the cost of the neighbors and of the matrix."""
-        settings, shape = self.settings, self.shape
-        n_components = n_components_of(settings)
+        shape, n_components = self.shape, n_components_of(self.settings)
         if n_components is not None:
             shape = principal_shape(shape, n_components)
-        cost = graph_cost(
-            shape,
-            settings.n_neighbors,
-            self.memory_limit,
-            algorithm=settings.algorithm,
-            recall_target=settings.recall_target,
-            weight=settings.weight,
-            remote=self.remote,
-        )
+        cost = graph_cost(shape, self.settings, self.memory_limit, self.remote)
         if n_components is None:
             return cost
         # Passes over the components are none over X.
@@ -236,14 +227,8 @@ class Finished:
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the affinity matrix."""
-        uri, sigma = self.settings.representation, self.settings.sigma
-        W = finished_affinity(
-            open_member(self.settings),
-            inputs.blocks,
-            weight=self.settings.weight,
-            sigma=None if sigma is None else float(sigma),
-            scratch=out.child("affinity"),
-        )
+        uri = self.settings.representation
+        W = finished_affinity(self.settings, inputs.blocks, out.child("affinity"))
         note = (
             f"The graph is {uri} with {W.nnz // 2:,} edges, {W.nnz / W.n_samples:.1f} at a row; "
             f"weight: {self.settings.weight}."
@@ -382,23 +367,19 @@ class _StoredEdges:
         return heads[among], tails[among], values[among]
 
 
-def finished_affinity(
-    graph: StoredGraph, blocks: RowBlocks, *, weight: str, sigma: float | None, scratch: Scratch
-) -> AffinityMatrix:
+def finished_affinity(settings: GraphConfig, blocks: RowBlocks, scratch: Scratch) -> AffinityMatrix:
     """Return the affinity matrix of a finished graph, stored by row blocks.
 
     Parameters
     ----------
-    graph : CSRParts or CSRSource
-        A square matrix in CSR form, finite and not negative; its diagonal is left out. One in
-        memory goes through scratch, where tasks can read it.
+    settings : GraphConfig
+        Its representation is a square matrix in CSR form, finite and not negative; the diagonal is
+        left out. One in memory goes through scratch, where tasks can read it. Its weights are
+        "stored", the values; "binary", 1; or "heat", of values that are distances
+        ``exp(-d^2 / sigma)``. Without sigma every edge has its own, with the largest stored
+        distance of a row in the place of the distance to the last of its neighbors.
     blocks : RowBlocks of shape (n_samples, n_features)
         The data: the rows that they leave out leave the graph, too.
-    weight : {"stored", "binary", "heat"}
-        The values; 1; of values that are distances ``exp(-d^2 / sigma)``.
-    sigma : float or None
-        Of the heat kernel. None: of every edge its own, with the largest stored distance of a row
-        in the place of the distance to the last of its neighbors.
     scratch : Scratch
         Gets the matrix.
 
@@ -412,6 +393,8 @@ def finished_affinity(
     InputError
         If it is no such matrix, is not of the rows of the data, or a row has no edge.
     """
+    graph, sigma = open_member(settings), settings.sigma
+    width = None if sigma is None else float(sigma)
     dropped = rows_left_out(graph, blocks)
     size = blocks.n_samples, graph_block_rows(mean_neighbors(graph))
     with scratch.temporary("weights") as working:
@@ -424,7 +407,7 @@ def finished_affinity(
             places = working.put("places", place)
         edges = _StoredEdges(_shared(graph, working), kept, places)
         complaint = f": {graph.uri} has no edge with a positive weight there. Remove isolated rows."
-        return store_affinity(edges, weight, sigma, size, scratch, complaint)
+        return store_affinity(edges, settings.weight, width, size, scratch, complaint)
 
 
 def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:

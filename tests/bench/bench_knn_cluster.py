@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
 from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, task_budget
 from bigfs.core.units import MIB, format_bytes, parse_bytes
@@ -104,7 +105,9 @@ def _describe(graph: KNNGraph, seconds: float, options: argparse.Namespace) -> d
     rows = block_rows(128, 4)
     shape = Shape(graph.n_samples, 128, 4, rows, rows)
     limit = parse_bytes(options.memory)
-    planned = graph_cost(shape, N_NEIGHBORS, limit, algorithm="pynndescent")
+    planned = graph_cost(
+        shape, GraphConfig(n_neighbors=N_NEIGHBORS, algorithm="pynndescent"), limit
+    )
     figures = {
         "seconds": seconds,
         "recall": graph.recall_.value,

@@ -18,6 +18,7 @@ from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import compare_with_all, measure_selection, random_selections
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.store.scratch import Scratch
+from tests.selectors._local import selection_of
 
 CHOSEN = np.array([20, 26, 28, 34, 43])
 
@@ -152,14 +153,13 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     judged = judged_blocks(blocks, "highly_variable")
     assert judged.transform.kind == "normalize_log1p"
     settings = EvaluateConfig(labels=LabelValues("y", y))
-    figures = compare_with_all(
-        judged, np.arange(120), settings, random_state=0, memory_limit="4 GiB"
-    )
+    config = selection_of("max_variance", 120)
+    figures = compare_with_all(judged, np.arange(120), settings, config)
     chance, alone = figures["chance"], figures["selected"]
     assert chance["nmi_low"] < chance["nmi_mean"] < chance["nmi_high"]
     assert figures["all"]["nmi_mean"] > 0.7 and alone["nmi_mean"] > 0.5
     draws = random_selections(blocks, 120, 0)
     drawn = RandomSelection(120, random_state=0).fit(X).draws_
     assert [set(draw) for draw in draws] == [set(draw[:120].tolist()) for draw in drawn]
-    raw = compare_with_all(blocks, np.arange(120), settings, random_state=0, memory_limit="4 GiB")
+    raw = compare_with_all(blocks, np.arange(120), settings, config)
     assert raw["all"]["nmi_mean"] < figures["all"]["nmi_mean"], "totals of rows decide"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bigfs.blocks import RowBlocks
+from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
 from bigfs.graph.affinity import LEAST_HEAT
@@ -182,9 +183,10 @@ def test_products_take_the_memory_that_is_planned() -> None:
     scratch = Scratch()
     indices = scratch.create("indices", (n, k), np.int32, n)
     indices.write(0, np.random.default_rng(1).integers(n, size=(n, k)).astype(np.int32))
+    settings = GraphConfig(n_neighbors=k, weight="cosine")
     planned = next(
         step.task_bytes
-        for step in cost.graph_cost(blocks.layout, k, 2**32, weight="cosine").steps
+        for step in cost.graph_cost(blocks.layout, settings, 2**32).steps
         if step.what == "a block and one that its edges lead to"
     )
     tracemalloc.start()

@@ -16,7 +16,7 @@ from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.graph import affinity, affinity_from_csr, knn_graph
-from bigfs.graph.representation import open_member, with_member
+from bigfs.graph.representation import with_member
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.one_pass.strategies import EdgeScores
 from bigfs.selectors.registry import load_config
@@ -130,8 +130,8 @@ def test_distances_are_weighted_as_our_own(
     in_memory = with_member(GraphConfig(representation="obsp/distances"), adata)
     expected = affinity(own, **options)
     for number, settings in enumerate((used, in_memory)):
-        scratch, finished_graph = Scratch(tmp_path / f"{number}"), open_member(settings)
-        W = finished_affinity(finished_graph, RowBlocks.from_any(X), **options, scratch=scratch)
+        finished = settings.model_copy(update=options)
+        W = finished_affinity(finished, RowBlocks.from_any(X), Scratch(tmp_path / f"{number}"))
         assert abs(W.load() - expected.load()).max() == 0
         np.testing.assert_array_equal(W.degrees.load(), expected.degrees.load())
 
@@ -226,8 +226,8 @@ def test_directed_weights_are_united(tmp_path: Path) -> None:
     directed = sp.csr_matrix(sp.triu(weights()))
     path = stored(tmp_path, directed=directed)
     blocks, scratch = RowBlocks.from_any(COUNTS), Scratch(tmp_path / "W")
-    graph = open_member(GraphConfig(representation=f"{path}::obsp/directed"))
-    W = finished_affinity(graph, blocks, weight="stored", sigma=None, scratch=scratch)
+    settings = GraphConfig(representation=f"{path}::obsp/directed", weight="stored")
+    W = finished_affinity(settings, blocks, scratch)
     assert abs(W.load() - weights()).max() == 0
 
 

@@ -40,13 +40,14 @@ def exact_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def pynndescent_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """An index of a partition, in a process that has compiled."""
+    from bigfs.config.sections import GraphConfig
     from bigfs.graph import knn_graph
     from bigfs.graph.cost import graph_cost
 
     search = {"algorithm": "pynndescent", "memory_limit": LIMIT}
     knn_graph(place.blocks(2000, 128), 10, **search, scratch=place.scratch().child("first"))
     blocks = place.blocks(100_000, 128)
-    cost = graph_cost(blocks.layout, 10, LIMIT, algorithm="pynndescent")
+    cost = graph_cost(blocks.layout, GraphConfig(n_neighbors=10, algorithm="pynndescent"), LIMIT)
     return cost, lambda: knn_graph(blocks, 10, **search, scratch=place.scratch().child("g"))
 
 
@@ -193,11 +194,12 @@ def recall_of_a_wide_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks sorted by partition."""
+    from bigfs.config.sections import GraphConfig
     from bigfs.graph import knn_graph
     from bigfs.graph.cost import graph_cost
 
     blocks = place.blocks(4_000, 10_000)
-    cost = graph_cost(blocks.layout, 5, GIB, algorithm="exact")
+    cost = graph_cost(blocks.layout, GraphConfig(n_neighbors=5, algorithm="exact"), GIB)
     return cost, lambda: knn_graph(
         blocks, 5, algorithm="exact", memory_limit=GIB, scratch=place.scratch()
     )

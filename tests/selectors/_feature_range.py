@@ -8,7 +8,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.config.fields import PositiveFloat, Section
 from bigfs.core.cost import Shape, StageCost
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import MethodSelector
 from bigfs.selectors.method import Method, Strategy
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -43,7 +43,7 @@ class Ranges(Strategy):
         return FeatureScores.from_scores(ranges, constant=moments.constant)
 
 
-class FeatureRange(BaseSelector):
+class FeatureRange(MethodSelector):
     """Keep the features of largest range.
 
     Parameters
@@ -52,12 +52,4 @@ class FeatureRange(BaseSelector):
         What the range is raised to.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        power: float = 1.0,
-        preprocess: str = "auto",
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    power: float = 1.0

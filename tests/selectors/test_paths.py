@@ -74,12 +74,12 @@ def _peer(X: np.ndarray, y: np.ndarray, ours: np.ndarray, intercept: bool) -> np
 def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bool) -> None:
     X, m = _data(kind, dtype), 20
     blocks, spectral = _embedded(kind, dtype)
+    selection = selection_of("mcfs", m, GIB, n_clusters=4, fit_intercept=intercept)
     if way == "gram":
-        selection = selection_of("mcfs", m, GIB, n_clusters=4, fit_intercept=intercept)
         strategy = FullGram(blocks.layout, selection)
         coef = strategy.score(blocks, spectral).details["coef"].toarray()
     else:
-        paths = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
+        paths = wide_paths(blocks, spectral, selection)
         coef = np.zeros((4, 60))
         for row, (active, values, _) in zip(coef, paths.last, strict=True):
             row[active] = values

@@ -15,7 +15,7 @@ from bigfs.core.units import GIB, MIB
 from bigfs.graph import knn_graph
 from bigfs.selectors.mcfs import wide as _wide
 from bigfs.selectors.mcfs.strategies import FullGram
-from bigfs.selectors.mcfs.wide import WidePaths, wide_paths
+from bigfs.selectors.mcfs.wide import LassoPaths, wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
 from tests.selectors._local import selection_of
 
@@ -43,15 +43,15 @@ def _full(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: boo
     return FullGram(blocks.layout, selection).score(blocks, spectral)
 
 
-def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> WidePaths:
-    return wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
+def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> LassoPaths:
+    return wide_paths(blocks, spectral, selection_of("mcfs", m, GIB, fit_intercept=intercept))
 
 
-def _sizes(paths: WidePaths) -> list[int]:
+def _sizes(paths: LassoPaths) -> list[int]:
     return [len(active) for active, *_ in paths.last]
 
 
-def _dense(paths: WidePaths, n_features: int) -> np.ndarray:
+def _dense(paths: LassoPaths, n_features: int) -> np.ndarray:
     coef = np.zeros((len(paths.last), n_features))
     for row, (active, values, _) in zip(coef, paths.last, strict=True):
         row[active] = values
@@ -67,8 +67,8 @@ def test_equals_the_full_gram_path(n: int, d: int, m: int, intercept: bool) -> N
     blocks, spectral = _embedded(X, 4, rows=64)
     before = blocks.passes
     paths = _paths(blocks, spectral, m, intercept)
-    assert blocks.passes - before == 1 + len(paths.n_screened)
-    assert paths.largest_violation.max() <= 1e-9
+    assert blocks.passes - before == 1 + len(paths.details["n_screened"])
+    assert paths.details["largest_violation"].max() <= 1e-9
     expected = _full(blocks, spectral, m, intercept)
     coef = expected.details["coef"].toarray()
     np.testing.assert_array_equal(_sizes(paths), expected.details["n_active"])
@@ -92,8 +92,8 @@ def test_a_start_that_misses_everything_is_mended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_wide, "_FIRST", 0)
     blocks, spectral = _embedded(_correlated(150, 400), 3)
     paths = _paths(blocks, spectral, 20, True)
-    assert paths.n_screened[0] <= 3
-    assert len(paths.n_screened) > 1
+    assert paths.details["n_screened"][0] <= 3
+    assert len(paths.details["n_screened"]) > 1
     expected = _full(blocks, spectral, 20).details["coef"].toarray()
     np.testing.assert_allclose(_dense(paths, 400), expected, atol=1e-8 * np.abs(expected).max())
 
@@ -129,7 +129,7 @@ def test_constant_data_have_no_path() -> None:
 def test_columns_that_do_not_fit_are_refused() -> None:
     blocks, spectral = _embedded(_correlated(60, 20_000), 2)
     with pytest.raises(MemoryLimitError, match="Gram columns of .* of 20,000 features"):
-        wide_paths(blocks, spectral, 600, fit_intercept=True, memory_limit=768 * MIB)
+        wide_paths(blocks, spectral, selection_of("mcfs", 600, 768 * MIB))
 
 
 @pytest.mark.data
@@ -141,7 +141,7 @@ def test_worm_neuron_takes_at_most_six_passes(data_dir: Path) -> None:
         X = csr_matrix(parts, shape=tuple(stored["shape"]))[:1000].toarray().astype(np.float32)
     blocks, spectral = _embedded(X, 4)
     before = blocks.passes
-    paths = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit=GIB)
+    paths = _paths(blocks, spectral, 50, True)
     assert blocks.passes - before <= 6
     assert _sizes(paths) == [50] * 4
-    assert paths.largest_violation.max() <= 1e-9
+    assert paths.details["largest_violation"].max() <= 1e-9

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import SeededSelector
 
 
-class FSGMM(BaseSelector):
+class FSGMM(SeededSelector):
     """Simultaneous clustering and feature selection by a mixture with feature saliency.
 
     Each feature is drawn, with a probability that is its saliency, from a Gaussian of the row's
@@ -86,20 +85,8 @@ class FSGMM(BaseSelector):
        Intelligence 26 (9), 2004, doi:10.1109/TPAMI.2004.71.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int = 30,
-        min_clusters: int = 1,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        least_variance: float = 0.3,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int = 30
+    min_clusters: int = 1
+    max_iter: int = 500
+    tol: float = 1e-5
+    least_variance: float = 0.3

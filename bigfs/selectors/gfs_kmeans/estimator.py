@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import ClusterMixin
-
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import ClusterMixin, SeededSelector
 
 
-class GFSKMeans(ClusterMixin, BaseSelector):
+class GFSKMeans(ClusterMixin, SeededSelector):
     """Global feature selection around k-means, backward.
 
     Clusters the rows by k-means on all features, then again without each feature in turn, or
@@ -93,25 +90,13 @@ class GFSKMeans(ClusterMixin, BaseSelector):
     array([3])
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        init: Any = "k-means++",
-        n_init: int = 10,
-        drop: str = "auto",
-        sample_size: int | None = None,
-        max_iter: int = 100,
-        tol: float = 1e-3,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    init: Any = "k-means++"
+    n_init: int = 10
+    drop: str = "auto"
+    sample_size: int | None = None
+    max_iter: int = 100
+    tol: float = 1e-3
 
     def fit(self, X: Any, y: Any = None) -> GFSKMeans:
         """Find the clusters and the features; see `BaseSelector.fit`."""

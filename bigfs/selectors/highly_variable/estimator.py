@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import MethodSelector
 
 
-class HighlyVariable(BaseSelector):
+class HighlyVariable(MethodSelector):
     """Keep the features of counts that vary more than others of their mean.
 
     Made for counts as they were measured, such as cells by genes, dense or sparse: not for
@@ -78,18 +78,8 @@ class HighlyVariable(BaseSelector):
     array([42, 43, 34])
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        flavor: str = "seurat_v3",
-        batch_key: Any = None,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    flavor: str = "seurat_v3"
+    batch_key: Any = None
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that values must not be negative."""

@@ -319,10 +319,7 @@ class _OfBatches(Strategy):
             )
         codes, stored = _batches(self.selection, blocks.n_samples, blocks.source.dropped), None
         if codes is not None:
-            name = blocks.scratch.unique("batches")
-            stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
-            for start, stop in blocks.bounds:
-                stored.write(start, codes[start:stop])
+            stored = blocks.scratch.put(blocks.scratch.unique("batches"), codes, blocks.rows)
         counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")
         for batch, sums in counts.moments.items():
             counts.moments[batch] = sums.moments() if isinstance(sums, ExactSums) else sums

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClusterMixin
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
+from bigfs.selectors.base import ClusterMixin, LabelingSelector
 from bigfs.selectors.clusters import ClusterRule, label_all
 from bigfs.store.scratch import ArrayRef
 
@@ -121,29 +119,17 @@ class LFS(ClusterMixin, LabelingSelector):
     [[3], [2, 3], [2, 3]]
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        alpha: float = 4.0,
-        beta: float = 4.0,
-        tie_width: float = 2.0,
-        drop: str = "auto",
-        init: Any = "k-means++",
-        n_init: int = 10,
-        sample_size: int | None = None,
-        unassigned: str = "nearest",
-        max_iter: int = 100,
-        tol: float = 1e-3,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    alpha: float = 4.0
+    beta: float = 4.0
+    tie_width: float = 2.0
+    drop: str = "auto"
+    init: Any = "k-means++"
+    n_init: int = 10
+    sample_size: int | None = None
+    unassigned: str = "nearest"
+    max_iter: int = 100
+    tol: float = 1e-3
 
     def fit(self, X: Any, y: Any = None) -> LFS:
         """Find the clusters and their features; see `BaseSelector.fit`."""

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
+from bigfs.selectors.base import LabelingSelector
 from bigfs.selectors.m3fs.rounds import label_rows
 from bigfs.store.scratch import ArrayRef
 
@@ -25,6 +24,19 @@ class MarginSelector(LabelingSelector):
     sample_size : int or None, default=None
         Rows to learn on, drawn at random; the others are labeled in one pass. None: all.
     """
+
+    n_clusters: int | str = 2
+    C: float = 10.0
+    balance: float | None = 0.1
+    epsilon: float = 0.01
+    preprocess: str = "rescale"
+    fit_intercept: bool = True
+    init: Any = "kmeans"
+    n_init: int = 3
+    nesting: str = "planes_outside"
+    sample_size: int | None = None
+    max_iter: int = 1000
+    tol: float = 0.01
 
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
         label_rows(blocks, np.vstack([self.coef_, self.intercept_])[None], labels)
@@ -150,34 +162,13 @@ class M3FS(MarginSelector):
     (360, 10)
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 2,
-        C: float = 10.0,
-        smoothness: float = 1.0,
-        balance: float | None = 0.1,
-        n_neighbors: int = 5,
-        graph: str = "knn",
-        sigma: float | str | None = None,
-        epsilon: float = 0.01,
-        preprocess: str = "rescale",
-        missing: str = "error",
-        redundancy: float | None = None,
-        fit_intercept: bool = True,
-        init: Any = "auto",
-        n_init: int = 3,
-        criterion: str = "likelihood",
-        nesting: str = "clusters_outside",
-        sample_size: int | None = None,
-        max_iter: int = 1000,
-        tol: float = 0.01,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    smoothness: float = 1.0
+    n_neighbors: int = 5
+    graph: str = "knn"
+    sigma: float | str | None = None
+    init: Any = "auto"
+    criterion: str = "likelihood"
+    nesting: str = "clusters_outside"
 
 
 class MaximumMarginClustering(MarginSelector):
@@ -231,27 +222,3 @@ class MaximumMarginClustering(MarginSelector):
     >>> MaximumMarginClustering(n_clusters=2).fit(X).labels_.shape
     (360,)
     """
-
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 2,
-        C: float = 10.0,
-        balance: float | None = 0.1,
-        epsilon: float = 0.01,
-        preprocess: str = "rescale",
-        missing: str = "error",
-        redundancy: float | None = None,
-        fit_intercept: bool = True,
-        init: Any = "kmeans",
-        n_init: int = 3,
-        nesting: str = "planes_outside",
-        sample_size: int | None = None,
-        max_iter: int = 1000,
-        tol: float = 0.01,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())

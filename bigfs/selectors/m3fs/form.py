@@ -19,6 +19,7 @@ from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.units import MIB
 from bigfs.graph import AffinityMatrix
+from bigfs.graph.edges import by_block
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef
 
@@ -158,25 +159,18 @@ def _edge_task(
     start, stop = bounds
     mean = center.load()
     X = reader.read(start, stop)
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
-    indptr = indptr - first
-    tails, weights = W.indices.read(first, last), W.data.read(first, last)
+    indptr, tails, weights = W.read(start, stop)
     heads = np.repeat(np.arange(stop - start), np.diff(indptr))
     weights = weights / np.sqrt(W.degrees.read(start, stop)[heads] * W.degrees.take(tails))
-    home = tails // rows
     step = tile_rows(X.shape[1])
     total = np.zeros((X.shape[1] + 1, X.shape[1] + 1))
     for begin in range(0, len(X), step):
         Z = _rows(X[begin : begin + step], mean)
         total += Z.T @ Z
-    for other in np.unique(home):
-        here = home == other
-        low, high = int(tails[here].min()), int(tails[here].max()) + 1
-        theirs = X[low - start : high - start] if other == start // rows else reader.read(low, high)
-        shape = (stop - start, high - low)
+    for here, low, theirs in by_block(tails, reader, X, start, rows):
+        shape = (stop - start, len(theirs))
         part = csr_array((weights[here], (heads[here], tails[here] - low)), shape=shape)
-        for begin in range(0, high - low, step):
+        for begin in range(0, len(theirs), step):
             columns = part[:, begin : begin + step]
             touched = np.flatnonzero(np.diff(columns.indptr))
             if not len(touched):

@@ -115,9 +115,7 @@ def start_labels(
     n = blocks.n_samples
     if not isinstance(init, str):
         labels = given_labels(init, n, n_clusters)
-        stored = scratch.create("starts", (n, 1), np.uint8, blocks.rows)
-        stored.write(0, labels[:, None])
-        return ["given"], stored
+        return ["given"], scratch.put("starts", labels[:, None], blocks.rows)
     names, sources = [], []
     if init != "spectral":
         for restart in range(n_init):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import GraphSelector
 
 
-class MCFS(BaseSelector):
+class MCFS(GraphSelector):
     """Multi-cluster feature selection.
 
     Embeds the rows by the smallest eigenvectors of their neighbor graph, explains each
@@ -102,25 +101,8 @@ class MCFS(BaseSelector):
        doi:10.1080/00207178908953472.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        n_components: int | None = None,
-        n_neighbors: int = 5,
-        weight: str = "binary",
-        sigma: float | str | None = None,
-        metric: str = "euclidean",
-        representation: str = "auto",
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        regression: str = "omp",
-        fit_intercept: bool = True,
-        coef_scale: str = "explained",
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    n_components: int | None = None
+    regression: str = "omp"
+    fit_intercept: bool = True
+    coef_scale: str = "explained"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -33,7 +33,14 @@ from bigfs.graph.representation import gram_is_kept
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.cross import GROUP, cross_pass, side_bytes
 from bigfs.selectors.mcfs import MAX_STOPS, METHOD
-from bigfs.selectors.mcfs.wide import SparseVector, columns_bytes, lars_task, wide_paths, wide_steps
+from bigfs.selectors.mcfs.wide import (
+    LassoPaths,
+    SparseVector,
+    columns_bytes,
+    lars_task,
+    wide_paths,
+    wide_steps,
+)
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.greedy import (
     HELD,
@@ -325,10 +332,6 @@ def _seconds_of_columns(shape: Shape, n_columns: int) -> float:
 
 logger = logging.getLogger("bigfs")
 
-# Ends of the paths, their stops, what is constant, means of the targets, and further details.
-_PathsOfAll: TypeAlias = tuple[
-    list[SparseVector], list[list[SparseVector]], np.ndarray, np.ndarray, dict[str, Any]
-]
 # Of a vector of norm one: below it there is nothing but its mean.
 _LEAST_VARIANCE = 1e-12
 
@@ -359,7 +362,7 @@ class Paths(Regression):
     @abstractmethod
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> _PathsOfAll:
+    ) -> LassoPaths:
         """Return the paths of all targets."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -377,9 +380,10 @@ class Paths(Regression):
     ) -> FeatureScores:
         """Return the scores of opened data with these eigenvectors."""
         n_features = self.shape.n_features
-        last, stops, constant, y_mean, details = self._paths(blocks, spectral, kept)
+        paths = self._paths(blocks, spectral, kept)
+        last, stops = paths.last, paths.stops
         if self.parameters.fit_intercept:  # which explains the means of the vectors
-            left = 1.0 - blocks.n_samples * (y_mean / spectral.norms) ** 2
+            left = 1.0 - blocks.n_samples * (paths.y_mean / spectral.norms) ** 2
             last = [_of_variance(vector, of) for vector, of in zip(last, left, strict=True)]
             stops = [
                 [_of_variance(vector, of) for vector in vectors]
@@ -388,13 +392,13 @@ class Paths(Regression):
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
             _scores(last, scale, self.shape),
-            constant=constant,
-            supports=_supports(stops, scale, self.shape, constant),
+            constant=paths.constant,
+            supports=_supports(stops, scale, self.shape, paths.constant),
             coef=_as_rows(last, n_features),
             n_active=np.array([len(indices) for indices, _, _ in last]),
             explained=np.array([explained for _, _, explained in last]),
             **about_eigenvectors(spectral),
-            **details,
+            **paths.details,
         )
 
 
@@ -418,7 +422,7 @@ class FullGram(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> _PathsOfAll:
+    ) -> LassoPaths:
         matrix, xty, constant, y_mean = self._gram(blocks, spectral, kept)
         scratch = blocks.scratch
         shared = (
@@ -431,7 +435,7 @@ class FullGram(Paths):
         )
         scratch.remove(*shared)
         last, stops = map(list, zip(*paths, strict=True))
-        return last, stops, constant, y_mean, {}
+        return LassoPaths(last, stops, constant, y_mean)
 
 
 class ScreenedColumns(Paths):
@@ -445,19 +449,8 @@ class ScreenedColumns(Paths):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> _PathsOfAll:
-        paths = wide_paths(
-            blocks,
-            spectral,
-            self.n_selected,
-            fit_intercept=self.parameters.fit_intercept,
-            memory_limit=self.selection.memory_limit,
-        )
-        details = {
-            "largest_violation": paths.largest_violation,
-            "n_screened": paths.n_screened,
-        }
-        return paths.last, paths.stops, paths.constant, paths.y_mean, details
+    ) -> LassoPaths:
+        return wide_paths(blocks, spectral, self.selection)
 
 
 def _of_variance(vector: SparseVector, variance: float) -> SparseVector:

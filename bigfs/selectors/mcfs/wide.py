@@ -12,12 +12,14 @@ Runs on workers; imports no scikit-learn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.rowblocks import fold_parts
+from bigfs.config import Selection
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
@@ -90,7 +92,7 @@ _COLUMNS = 4 * GROUP
 
 
 @dataclass(frozen=True)
-class WidePaths:
+class LassoPaths:
     """The paths of all targets."""
 
     # List of n_targets (indices, values, explained): active features at the stop, ascending, their
@@ -99,13 +101,9 @@ class WidePaths:
     # List of n_targets lists of (indices, values, explained): the same of the paths to 1, 2, ...
     # features.
     stops: list[list[SparseVector]]
-    # Of shape (n_targets,), float64: the most by which a correlation exceeds lambda at any knot, as
-    # a share of the largest correlation at the start: rounding, since larger ones made their
-    # features candidates.
-    largest_violation: np.ndarray
-    n_screened: np.ndarray  # of shape (n_rounds,), int: candidates of each round
     constant: np.ndarray  # of shape (n_features,), bool: features that are equal in all rows
     y_mean: np.ndarray  # of shape (n_targets,), float64: means of the vectors as they are stored
+    details: dict[str, Any] = field(default_factory=dict)  # of the result, beside those of all
 
 
 @dataclass(frozen=True)
@@ -118,14 +116,7 @@ class _Checked:
     violators: np.ndarray
 
 
-def wide_paths(
-    blocks: RowBlocks,
-    spectral: SpectralEmbedding,
-    n_nonzero: int,
-    *,
-    fit_intercept: bool,
-    memory_limit: int,
-) -> WidePaths:
+def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Selection) -> LassoPaths:
     """Return the exact paths of all targets from Gram columns of few features.
 
     Parameters
@@ -133,15 +124,12 @@ def wide_paths(
     blocks : RowBlocks of shape (n_samples, n_features)
     spectral : SpectralEmbedding of shape (n_samples, n_targets)
         Its vectors are scaled to Euclidean norm one.
-    n_nonzero : int
-        Size of the active set at which each path stops.
-    fit_intercept : bool
-        Center the columns of X.
-    memory_limit : int
+    selection : Selection
+        Each path stops at an active set of as many features as are selected.
 
     Returns
     -------
-    paths : WidePaths
+    paths : LassoPaths
 
     Raises
     ------
@@ -149,6 +137,8 @@ def wide_paths(
         If the columns of the candidates do not fit a worker.
     """
     scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
+    n_nonzero, memory_limit = selection.n_features_to_select, selection.memory_limit
+    fit_intercept = selection.parameters.fit_intercept
     room = wide_room(blocks.layout, n_targets, memory_limit)
     most = _most_candidates(blocks.layout, room, n_nonzero, memory_limit)
     first = cross_pass(blocks, fit_intercept, None, spectral.embedding_ref)
@@ -179,13 +169,15 @@ def wide_paths(
                 break
     finally:
         scratch.remove(shared, *(ref for _, ref in columns))
-    return WidePaths(
+    # Of each target, the most by which a correlation exceeds lambda at any knot, as a share of the
+    # largest correlation at the start: rounding, since larger ones made their features candidates.
+    violations = np.array([path.violation for path in paths])
+    return LassoPaths(
         [path.last for path in paths],
         [path.stops for path in paths],
-        np.array([path.violation for path in paths]),
-        np.array(screened),
         first.squares == 0,
         first.other_mean,
+        {"largest_violation": violations, "n_screened": np.array(screened)},
     )
 
 

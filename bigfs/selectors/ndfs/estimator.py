@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import GraphSelector
 
 
-class NDFS(BaseSelector):
+class NDFS(GraphSelector):
     """Non-negative discriminative feature selection.
 
     Clusters the rows on their neighbor graph with indicators that are not negative and nearly
@@ -128,30 +127,14 @@ class NDFS(BaseSelector):
        nonnegative spectral analysis", AAAI 2012.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        alpha: float = 1.0,
-        beta: float | None = None,
-        sparsity: float = 0.2,
-        unit: str = "rms",
-        gamma: float = 10.0,
-        n_neighbors: int = 5,
-        weight: str = "heat",
-        sigma: float | str | None = None,
-        metric: str = "euclidean",
-        representation: str = "auto",
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        update: str = "safe",
-        init: Any = "spectral",
-        max_iter: int = 30,
-        tol: float = 1e-5,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    alpha: float = 1.0
+    beta: float | None = None
+    sparsity: float = 0.2
+    unit: str = "rms"
+    gamma: float = 10.0
+    weight: str = "heat"
+    update: str = "safe"
+    init: Any = "spectral"
+    max_iter: int = 30
+    tol: float = 1e-5

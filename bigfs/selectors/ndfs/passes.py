@@ -329,11 +329,8 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
 
 
 def _edge_rows(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
-    """Return weights, columns and row ends of rows of W, and their ``D^-1/2`` as a column."""
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
-    root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
-    return W.data.read(first, last), W.indices.read(first, last), indptr - first, root
+    """Return row ends, columns and weights of rows of W, and their ``D^-1/2`` as a column."""
+    return *W.read(start, stop), 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
 
 
 def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
@@ -341,7 +338,7 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
     W, F = context.W, context.F
     kept_bytes = context.keep_x_bytes
     edges = memory.get(context.run, ("W", start), lambda: _edge_rows(W, start, stop), kept_bytes)
-    weights, columns, indptr, root = edges
+    indptr, columns, weights, root = edges
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
         key = ("F", F.path)
         memory.drop(context.run, "F", besides=key)

@@ -334,14 +334,6 @@ def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: 
     unit.write(bounds[0], view.of(source.read(*bounds)))
 
 
-def store_given(F: np.ndarray, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
-    """Store a given F by row blocks."""
-    stored = folder.create(folder.unique("F"), F.shape, np.float64, blocks.rows)
-    for first, end in blocks.bounds:
-        stored.write(first, F[first:end])
-    return stored
-
-
 def store_indicators(
     labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
 ) -> ArrayRef:
@@ -509,7 +501,8 @@ class NDFSStrategy(Strategy):
         blocks, selection = inputs.blocks, self.selection
         if not self.parameters.takes_eigenvectors:
             given = start_of(selection, blocks.n_samples, blocks.source.dropped)
-            return store_given(check_init(given, blocks.n_samples, n_clusters), blocks, folder)
+            F = check_init(given, blocks.n_samples, n_clusters)
+            return folder.put(folder.unique("F"), F, blocks.rows)
         scratch, seed = blocks.scratch.child(blocks.scratch.unique("start")), selection.random_state
         clusters = spectral_labels(inputs.spectral, blocks, n_clusters, seed, scratch)
         return store_indicators(*clusters, blocks, folder)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import GraphSelector, MethodSelector, SeededSelector
 
 
-class QAlpha(BaseSelector):
+class QAlpha(SeededSelector):
     """Keep the features whose weighted outer products have the clearest clusters.
 
     Parameters
@@ -60,24 +59,12 @@ class QAlpha(BaseSelector):
        Research 6, 2005.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        max_iter: int = 100,
-        tol: float = 1e-8,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    max_iter: int = 100
+    tol: float = 1e-8
 
 
-class SPEC(BaseSelector):
+class SPEC(GraphSelector):
     """Keep the features that vary slowly along the graph's spectrum.
 
     Parameters
@@ -120,27 +107,10 @@ class SPEC(BaseSelector):
        learning", ICML 2007, doi:10.1145/1273496.1273641.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        ranking: str = "phi2",
-        n_neighbors: int = 5,
-        weight: str = "binary",
-        sigma: float | str | None = None,
-        metric: str = "euclidean",
-        representation: str = "auto",
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    ranking: str = "phi2"
 
 
-class LaplacianScore(BaseSelector):
+class LaplacianScore(GraphSelector):
     """Keep the features that are smoothest on the neighbor graph.
 
     Attributes
@@ -159,26 +129,8 @@ class LaplacianScore(BaseSelector):
     .. [1] X. He, D. Cai, P. Niyogi, "Laplacian score for feature selection", NIPS 18, 2005.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_neighbors: int = 5,
-        weight: str = "binary",
-        sigma: float | str | None = None,
-        metric: str = "euclidean",
-        representation: str = "auto",
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
 
-
-class MaxVariance(BaseSelector):
+class MaxVariance(MethodSelector):
     """Keep the features of largest variance.
 
     Attributes
@@ -203,19 +155,8 @@ class MaxVariance(BaseSelector):
     array([2, 0, 3, 1])
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
 
-
-class RandomSelection(BaseSelector):
+class RandomSelection(SeededSelector):
     """Keep features at random.
 
     What a method finds counts only as far as it is better than this. `bigfs.compare` has a row
@@ -250,16 +191,4 @@ class RandomSelection(BaseSelector):
     (3, 4)
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_draws: int = 10,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_draws: int = 10

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import SeededSelector
 
 
-class PickingSelector(BaseSelector):
+class PickingSelector(SeededSelector):
     """Base of the selectors that pick one feature after the other.
 
     Parameters
@@ -89,19 +88,6 @@ class ColumnSubset(PickingSelector):
     array([0.921, 0.048])
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
-
 
 class PivotedQR(PickingSelector):
     """Keep the features that are farthest from what those before them span.
@@ -165,16 +151,4 @@ class PivotedQR(PickingSelector):
     array([2, 0, 1, 3])
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_components: int | None = None,
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_components: int | None = None

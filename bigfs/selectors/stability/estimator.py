@@ -20,7 +20,7 @@ from bigfs.stages.stage import Stage
 from bigfs.store.scratch import Scratch
 
 
-class StabilitySelection(BaseSelector):
+class StabilitySelection(BaseSelector, kw_only=False):
     """Keep the features that a selector selects most often on samples of the rows.
 
     The samples are drawn in pairs that share no row. What the two selections of a pair have in
@@ -105,16 +105,12 @@ class StabilitySelection(BaseSelector):
     array([0.9, 0. , 1. , 0.1])
     """
 
-    def __init__(
-        self,
-        selector: Any,
-        n_pairs: int = 25,
-        sample_size: int | None = None,
-        threshold: float = 0.6,
-        random_state: int | None = 0,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    selector: Any
+    n_pairs: int = 25
+    sample_size: int | None = None
+    threshold: float = 0.6
+    random_state: int | None = 0
+    verbose: int = 1
 
     def _selection(self, X: Any = None) -> Selection:
         """Return the settings of the selector's fits."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import SeededSelector
 
 
-class UDFS(BaseSelector):
+class UDFS(SeededSelector):
     """Unsupervised discriminative feature selection.
 
     Looks for an orthonormal projection under which each neighborhood has little scatter that a
@@ -85,25 +84,13 @@ class UDFS(BaseSelector):
        doi:10.5591/978-1-57735-516-8/IJCAI11-267.
     """
 
-    def __init__(
-        self,
-        n_features_to_select: NumberOfFeatures = None,
-        *,
-        n_clusters: int | str = 8,
-        gamma: float | None = None,
-        sparsity: float = 0.03,
-        ridge: float = 0.3,
-        unit: str = "rms",
-        n_neighbors: int = 5,
-        metric: str = "euclidean",
-        representation: str = "auto",
-        preprocess: str = "auto",
-        missing: str = "error",
-        redundancy: float | None = None,
-        max_iter: int = 30,
-        tol: float = 1e-5,
-        random_state: int | None = 0,
-        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-        verbose: int = 1,
-    ) -> None:
-        self._keep(locals())
+    n_clusters: int | str = 8
+    gamma: float | None = None
+    sparsity: float = 0.03
+    ridge: float = 0.3
+    unit: str = "rms"
+    n_neighbors: int = 5
+    metric: str = "euclidean"
+    representation: str = "auto"
+    max_iter: int = 30
+    tol: float = 1e-5

@@ -12,6 +12,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts, moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, product_seconds
+from bigfs.graph.edges import by_block
 from bigfs.runtime.execute import map_reduce
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
@@ -182,9 +183,10 @@ def _scatter_task(
     for first, end in block_bounds(stop - start, gathered_rows(d, X.itemsize, size - 1)):
         members = np.column_stack([np.arange(start + first, start + end), listed[first:end]])
         wanted, places = np.unique(members, return_inverse=True)
-        table = _gather(wanted, X, start, reader, rows)
-        places = places.reshape(members.shape)
-        M = _add_scatter(M, table, places, ridge)
+        table = np.empty((len(wanted), d), dtype=X.dtype)
+        for in_block, low, theirs in by_block(wanted, reader, X, start, rows):
+            table[in_block] = theirs[wanted[in_block] - low]
+        M = _add_scatter(M, table, places.reshape(members.shape), ridge)
     return LocalScatter(M, X.min(axis=0), X.max(axis=0))
 
 
@@ -203,21 +205,6 @@ def _add_scatter(M: np.ndarray, table: np.ndarray, places: np.ndarray, ridge: fl
         R = local_factors(Z, ridge).reshape(-1, d)
         M = dsyrk(1.0, R.T, beta=1.0, c=M, overwrite_c=1)
     return M
-
-
-def _gather(
-    wanted: np.ndarray, X: np.ndarray, start: int, reader: BlockReader, rows: int
-) -> np.ndarray:
-    """Return scattered rows, ascending, reading one other block at a time."""
-    table = np.empty((len(wanted), X.shape[1]), dtype=X.dtype)
-    home = wanted // rows
-    for other in np.unique(home):
-        in_block = home == other
-        numbers = wanted[in_block]
-        low = start if other * rows == start else int(numbers[0])
-        theirs = X if low == start else reader.read(low, int(numbers[-1]) + 1)
-        table[in_block] = theirs[numbers - low]
-    return table
 
 
 def _merge(a: LocalScatter, b: LocalScatter) -> LocalScatter:

@@ -74,8 +74,7 @@ class BlockReader:
         # At every read values are checked: a store may have been changed since it was.
         # Entries are transformed before the zeros are filled in, where these stay zeros.
         if self.sparse or (source.sparse and self.transform.columns is None):
-            assert isinstance(source, RandomAccessSparse)
-            X = source.read_csr(start, stop)
+            X = source.read_rows(start, stop)
         else:
             X = source.read(start, stop)
         unusable = first_unusable(X)
@@ -138,7 +137,7 @@ class RowBlocks:
         self.dtype = np.dtype(source.dtype)
         self.sparse = sparse and source.sparse
         if self.sparse:
-            assert isinstance(source, RandomAccessSparse) and source.layout is not None
+            assert source.layout is not None
             chunk = source.chunk_rows
             self.rows = rows or source.layout.rows
         else:  # a sparse source is read dense by any rows

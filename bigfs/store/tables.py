@@ -311,7 +311,7 @@ class TableSource(Source):
         """Return a column of all rows."""
         return self._table.values(name)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
         size = min(rows, max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize)))
         first = 0

@@ -19,7 +19,7 @@ from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
-from bigfs.store.source import check_names, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, check_names, check_shape, work_dtype
 from bigfs.store.values import checksum, decoding
 
 _SHOWN = 3
@@ -81,10 +81,10 @@ class StoredCSR(csr.RandomAccessSparse):
             )
 
     @property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """The stored blocks."""
         entries = self.stored_entries
-        return csr.CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
+        return CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
 
     def block_entries(self, rows: int) -> int:
         """Return a bound of the entries of the largest block of so many rows."""
@@ -100,7 +100,7 @@ class StoredCSR(csr.RandomAccessSparse):
             expected += [f"{i}/{part}/c/0" for part in PARTS if entries or part == "indptr"]
         return [f"X/{name}" for name in expected if name not in there]
 
-    def read_csr(self, start: int, stop: int) -> Any:
+    def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
         rows = self.chunk_rows
         blocks = []

@@ -191,7 +191,7 @@ class CubeSource(Source):
         """True if the features lie side by side in an array in C order."""
         return self._axes[0] == len(self._others)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         first = 0
         with self._place() as array:

@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.threads import parsed
 from bigfs.core.units import GIB, format_bytes
-from bigfs.store.csr import CSRSource, SparseSource
+from bigfs.store.csr import CSRSource
 from bigfs.store.formats.cube import CubeSource, Later, open_transposed
 from bigfs.store.formats.npy import FileArray, load, read_header
 from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
@@ -45,7 +45,7 @@ class NpzSource(Source):
         self.n_samples, self.n_features = math.prod(member.shape) // n_features, n_features
         check_shape((self.n_samples, n_features), self.uri)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         n_samples = self.n_samples or 0
         with self._member.unpacking() as file:
@@ -182,7 +182,7 @@ def _numbers(path: Location, member: str) -> tuple[int, ...]:
     return shape if dtype.kind in "fiub" else ()
 
 
-def _open_sparse(path: Location, has_format: bool) -> SparseSource:
+def _open_sparse(path: Location, has_format: bool) -> Source:
     """Open what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix.
 
     A matrix that is neither stored by rows nor by columns is loaded.

@@ -23,8 +23,8 @@ from bigfs.store import csr
 from bigfs.store.formats.cube import CubeSource, Place
 from bigfs.store.location import METADATA_BYTES
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
-from bigfs.store.values import as_floats, check_exact, decoding
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.values import HEAD_ROWS, are_counts, as_floats, check_exact, decoding
 
 PARTS = ("data", "indices", "indptr")
 # Entries of a matrix by columns that are handled at once, and those of a band of rows.
@@ -137,9 +137,10 @@ def open_dense(place: Place, uri: str) -> Source:
     return CubeSource(uri, place, None) if is_large else source
 
 
-class _SomeFeatures(csr.SparseSource):
+class _SomeFeatures(Source):
     """A sparse matrix in a file, of which some columns are features."""
 
+    sparse = True
     _kept: np.ndarray | None = None
     _width: int  # of the matrix
 
@@ -219,7 +220,7 @@ class CSRParts(_Parts, csr.RandomAccessSparse):
     """A matrix by rows: a block is read where it lies."""
 
     @cached_property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """Blocks of 8 to 16 MB of entries."""
         return csr.csr_layout(self._indptr, self.dtype.itemsize)
 
@@ -227,7 +228,7 @@ class CSRParts(_Parts, csr.RandomAccessSparse):
         """Return the entries of the largest block of so many rows."""
         return csr.largest_block(self._indptr, rows)
 
-    def read_csr(self, start: int, stop: int) -> Any:
+    def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
         return self._block(self.read_entries(start, stop))
 
@@ -285,8 +286,8 @@ class ByBands(_SomeFeatures):
         if not self.n_entries:
             return False
         piece = next(self.pieces())
-        head = piece[piece["row"] < csr.HEAD_ROWS]
-        return csr.are_counts((head if len(head) else piece)["value"])
+        head = piece[piece["row"] < HEAD_ROWS]
+        return are_counts((head if len(head) else piece)["value"])
 
     @abstractmethod
     def pieces(self) -> Iterator[np.ndarray]:
@@ -301,13 +302,13 @@ class ByBands(_SomeFeatures):
         self.held_bytes += 8 * self._n_groups * (self.n_entries // _FEWEST_IN_PIECE)
 
     @property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """As the entries are counted; before that, as if rows had about as many each."""
         if self._rows is not None:
             return csr.csr_layout(self._rows, self.dtype.itemsize)
         mean = self.n_entries / self.n_samples
         rows = min(self.n_samples, csr.rows_for(mean, self.dtype.itemsize))
-        return csr.CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
+        return CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
 
     def begin(self) -> None:
         """Count the entries of every row."""
@@ -315,7 +316,7 @@ class ByBands(_SomeFeatures):
         if self._rows is None:
             self._count()
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         from scipy.sparse import coo_array
 

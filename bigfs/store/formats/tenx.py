@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.csr import SparseSource, as_block
+from bigfs.store.csr import as_block
 from bigfs.store.formats import hdf5
 from bigfs.store.formats.cube import CubeSource, open_transposed
 from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
@@ -163,8 +163,10 @@ def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
     return unique
 
 
-class DenseAsSparse(SparseSource):
+class DenseAsSparse(Source):
     """A dense array of which most is zero, as anndata reads it: sparse."""
+
+    sparse = True
 
     def __init__(self, source: CubeSource) -> None:
         self._source, self._stored = source, source.stored_dtype
@@ -172,9 +174,9 @@ class DenseAsSparse(SparseSource):
             setattr(self, name, getattr(source, name))
         self.starts_quickly = source.starts_quickly
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        for block in self._source.iter_blocks(rows):
+        for block in self._source.iter_rows(rows):
             yield as_block(block, self.dtype)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
-from bigfs.store.source import CSRLayout, RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source
 from bigfs.store.values import all_usable, usable
 
 # A pass copies a block several times: for sorting by columns, and as float64.
@@ -52,13 +52,8 @@ class CSRSource(RandomAccessSparse):
 
     shareable = False
 
-    def __init__(self, X: Any, uri: str = "X", names: list[str] | None = None) -> None:
-        self.uri = uri
-        self._stored = X.dtype
-        self.dtype = work_dtype(X.dtype, uri)
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = (int(size) for size in X.shape)
-        self.feature_names = names
+    def __init__(self, X: Any, uri: str = "X") -> None:
+        self.set_matrix(uri, X.shape, X.dtype)
         from scipy.sparse import csr_array
 
         try:

@@ -132,6 +132,13 @@ class Source(ABC):
     temporary_bytes: int = 0
     _stored: np.dtype | None = None  # where it is another type than that of the rows
 
+    def set_matrix(self, uri: str, shape: tuple[int, ...], stored: Any) -> None:
+        """Set name, sizes and types, or raise InputError if it is no matrix of real numbers."""
+        self.uri, self._stored = uri, np.dtype(stored)
+        self.dtype = work_dtype(stored, uri)
+        check_shape(shape, uri)
+        self.n_samples, self.n_features = (int(size) for size in shape)
+
     def __repr__(self) -> str:
         """Return a line such as ``<scene.nc::X: 44,000 x 205, float32>``."""
         rows = "?" if self.n_samples is None else f"{self.n_samples:,}"

@@ -19,7 +19,7 @@ from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import METADATA_BYTES, Location, files_below
-from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
+from bigfs.store.source import Source, check_no_variable, listed
 from bigfs.store.values import refusing
 
 _FEATURES = ("features.tsv", "genes.tsv")
@@ -125,15 +125,13 @@ class MarketSource(ByBands):
     """
 
     def __init__(self, text: _Text, uri: str, *, by_columns: bool) -> None:
-        self.uri, self._text, self._by_columns = uri, text, by_columns
+        self._text, self._by_columns = text, by_columns
         *sizes, n_entries = text.sizes
         self._is_half = text.symmetry != "general"
         # Of a symmetric matrix as many as there may be.
         self.n_entries = n_entries * (2 if self._is_half else 1)
-        self.n_samples, self.n_features = sizes[::-1] if by_columns else sizes
-        check_shape((self.n_samples, self.n_features), self.uri)
-        self._stored = _KINDS[text.kind]
-        self.dtype = work_dtype(self._stored, self.uri)
+        shape = tuple(sizes[::-1] if by_columns else sizes)
+        self.set_matrix(uri, shape, _KINDS[text.kind])
         self._check_sizes(self.n_samples)
 
     def pieces(self) -> Iterator[np.ndarray]:

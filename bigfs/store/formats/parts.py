@@ -107,15 +107,11 @@ class ArrayByRows(RandomAccessSource):
     _cure = "Write it again."  # of what cannot be decoded
 
     def __init__(self, place: Place, uri: str) -> None:
-        self.uri, self._place = uri, place
-        self.shareable = not _is_here(place)
+        self._place, self.shareable = place, not _is_here(place)
         with place() as array:
-            self._stored = np.dtype(array.dtype)
-            self.dtype = work_dtype(array.dtype, uri)
-            check_shape(array.shape, uri)
-            self.n_samples, self.n_features = (int(size) for size in array.shape)
+            self.set_matrix(uri, array.shape, array.dtype)
             chunks = getattr(array, "chunks", None)  # not of NumPy
-        self.held_bytes = _decoded(chunks, self._stored.itemsize)
+        self.held_bytes = _decoded(chunks, self.stored_dtype.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
     def read(self, start: int, stop: int) -> np.ndarray:

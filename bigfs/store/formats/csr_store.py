@@ -220,14 +220,8 @@ class CSRWriter(StoreWriter):
         """Write one block; only the last one may be short."""
         group = self._blocks.create_group(str(len(self.entries)))
         for name, values in zip(PARTS, (block.data, block.indices, block.indptr), strict=True):
-            array = group.create_array(
-                name,
-                shape=values.shape,
-                dtype=values.dtype,
-                chunks=(max(1, len(values)),),
-                **self._packing,
-            )
-            array[:] = values
+            chunks = (max(1, len(values)),)
+            group.create_array(name, data=values, chunks=chunks, **self._packing)
         self.n_samples += block.shape[0]
         self.entries.append(block.nnz)
         self.checksums.append(checksum(block))

@@ -364,16 +364,13 @@ class TransposedSparse(_Turned, ByBands):
         """Type of the values as they are stored."""
         return self._source.stored_dtype
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         first = 0
         for block in self._blocks():
             entries = block.tocoo()
-            piece = np.empty(entries.nnz, self._record)
-            piece["row"], piece["column"] = entries.col, entries.row + first
-            piece["value"] = entries.data
+            yield entries.col, entries.row + first, entries.data
             first += block.shape[0]
-            yield piece
 
     def _blocks(self) -> Iterator[Any]:
         layout = self._source.layout

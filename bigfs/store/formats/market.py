@@ -134,19 +134,16 @@ class MarketSource(ByBands):
         self.set_matrix(uri, shape, _KINDS[text.kind])
         self._check_sizes(self.n_samples)
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         n_read, announced = 0, self._text.sizes[2]
         for entries in self._text.pieces():
-            piece = np.empty(len(entries.data), self._record)
             rows, columns = entries.row, entries.col
-            piece["row"], piece["column"] = (columns, rows) if self._by_columns else (rows, columns)
-            piece["value"] = entries.data
             # Of a symmetric matrix scipy gives both halves.
             n_read += int((rows >= columns).sum()) if self._is_half else len(rows)
             if n_read > announced:
                 break
-            yield piece
+            yield *((columns, rows) if self._by_columns else (rows, columns)), entries.data
         if n_read != announced:
             raise _damaged(self._text.path, f"it announces {announced:,} entries and has others")
 

@@ -281,13 +281,13 @@ class ByBands(_SomeFeatures):
         """Say whether the first entries, of the first 1,000 rows if any, are counts."""
         if not self.n_entries:
             return False
-        piece = next(self.pieces())
-        head = piece[piece["row"] < HEAD_ROWS]
-        return are_counts((head if len(head) else piece)["value"])
+        rows, _, values = next(self.pieces())
+        head = values[rows < HEAD_ROWS]
+        return are_counts(head if len(head) else values)
 
     @abstractmethod
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
 
     def _check_sizes(self, n_pointers: int) -> None:
         """Take down what is held while entries are put in order; refuse what is too large."""
@@ -344,7 +344,9 @@ class ByBands(_SomeFeatures):
         weakref.finalize(self, file.close)
         ends, n_written = [], 0
         with track("entries of the rows", self.n_entries, "entries") as progress:
-            for piece in self.pieces():
+            for rows, columns, values in self.pieces():
+                piece = np.empty(len(values), self._record)
+                piece["row"], piece["column"], piece["value"] = rows, columns, values
                 np.add.at(counts, piece["row"] + 1, 1)
                 groups = self._group_of(piece["row"]).astype(np.uint16)
                 if (groups[1:] < groups[:-1]).any():
@@ -392,22 +394,19 @@ class CSCParts(_Parts, ByBands):
         super().__init__(place, shape, uri, by_columns=True)
         self._check_sizes(self.n_samples)
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         edges = self._indptr
         for start in range(0, self.n_entries, _PIECE_ENTRIES):
             stop = min(start + _PIECE_ENTRIES, self.n_entries)
-            piece = np.empty(stop - start, self._record)
             with decoding(self.uri), self._place() as parts:
-                piece["value"] = parts["data"][start:stop]
+                values = np.asarray(parts["data"][start:stop])
                 rows = np.asarray(parts["indices"][start:stop])
             if rows.min() < 0 or rows.max() >= self.n_samples:
                 raise self.damaged("indices lead outside of the matrix")
-            piece["row"] = rows
             first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
             inside = np.clip(edges[first : last + 2], start, stop)
-            piece["column"] = np.repeat(np.arange(first, last + 1), np.diff(inside))
-            yield piece
+            yield rows, np.repeat(np.arange(first, last + 1), np.diff(inside)), values
 
 
 def _by_pieces(array: Any, first: int, last: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.runtime.scope import crosses_processes
 from bigfs.store.columns import different_units
-from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable
+from bigfs.store.csr import check_dense, first_unusable
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds, block_rows, check_block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
@@ -319,7 +319,7 @@ class RowBlocks:
         if not self.sparse:
             chunk = None if self.source.sparse else self.source.chunk_rows
             return Shape(*sizes, chunk or self.rows)
-        assert isinstance(self.source, RandomAccessSparse) and self.source.layout is not None
+        assert self.source.layout is not None
         n_entries, largest = self.source.layout.n_entries, self.source.block_entries(self.rows)
         return Shape(*sizes, self.source.chunk_rows or self.rows, n_entries, largest)
 

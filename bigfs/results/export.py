@@ -99,7 +99,7 @@ class SelectedColumns(RandomAccessSource):
         """True if the data are sparse; what is read here is dense."""
         return self._source.sparse
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop`` of the columns.
 
         Raises
@@ -134,7 +134,7 @@ class SelectedColumns(RandomAccessSource):
         waiting: deque[Any] = deque()
         with ThreadPoolExecutor(_READ_AHEAD) as pool:
             for bounds in block_bounds(self.n_samples, step):
-                waiting.append(pool.submit(self.read, *bounds))
+                waiting.append(pool.submit(self.read_rows, *bounds))
                 if len(waiting) > _READ_AHEAD:
                     yield waiting.popleft().result()
             while waiting:

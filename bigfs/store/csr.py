@@ -5,7 +5,6 @@ A block is a ``scipy.sparse.csr_array`` with int32 indices in order, none twice 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -25,32 +24,10 @@ _MOST_ROWS = 2**16
 DENSE_LIMIT_BYTES = 2 * GIB
 
 
-class RandomAccessSparse(RandomAccessSource):
-    """A sparse matrix whose rows can be read by range, as CSR or dense."""
-
-    sparse = True
-
-    @abstractmethod
-    def read_rows(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop`` in CSR form."""
-
-    @abstractmethod
-    def block_entries(self, rows: int) -> int:
-        """Return the entries of the largest block of so many rows, or a bound of them."""
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``, dense."""
-        return np.ascontiguousarray(self.read_rows(start, stop).toarray())
-
-    def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
-        """Return some columns of rows ``start`` to ``stop``, dense."""
-        return np.ascontiguousarray(self.read_rows(start, stop)[:, columns].toarray())
-
-
-class CSRSource(RandomAccessSparse):
+class CSRSource(RandomAccessSource):
     """A scipy sparse matrix in this process's memory."""
 
-    shareable = False
+    sparse, shareable = True, False
 
     def __init__(self, X: Any, uri: str = "X") -> None:
         self.set_matrix(uri, X.shape, X.dtype)

@@ -209,7 +209,7 @@ class SklearnSource(RandomAccessSource):
         """Names of the columns."""
         return [str(name) for name in self._set.feature_names]
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         rows: np.ndarray = self._set.data[start:stop]
         return rows

@@ -241,16 +241,26 @@ class RandomAccessSource(Source):
     shareable: bool = True
 
     @abstractmethod
+    def read_rows(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop``, in CSR form where it is sparse.
+
+        Callers must not write into them.
+        """
+
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``; callers must not write into them."""
+        """Return rows ``start`` to ``stop``, dense."""
+        return self._dense(self.read_rows(start, stop))
 
     def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
-        """Return some columns of rows ``start`` to ``stop``."""
-        return self.read(start, stop)[:, columns]
+        """Return some columns of rows ``start`` to ``stop``, dense."""
+        return self._dense(self.read_rows(start, stop)[:, columns])
 
-    def read_rows(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop``, in CSR form where it is sparse."""
-        return self.read(start, stop)
+    def _dense(self, rows: Any) -> np.ndarray:
+        return np.ascontiguousarray(rows.toarray()) if self.sparse else rows
+
+    def block_entries(self, rows: int) -> int:
+        """Return the entries of the largest block of so many rows, or a bound; of sparse ones."""
+        raise NotImplementedError
 
     def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive blocks of at most ``rows`` rows."""

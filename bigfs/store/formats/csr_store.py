@@ -19,14 +19,14 @@ from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
-from bigfs.store.source import CSRLayout, check_names, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, RandomAccessSource, check_names, check_shape, work_dtype
 from bigfs.store.values import checksum, decoding
 
 _SHOWN = 3
 _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
 
 
-class StoredCSR(csr.RandomAccessSparse):
+class StoredCSR(RandomAccessSource):
     """A store of CSR row blocks; pickles to its address and shape.
 
     Parameters
@@ -43,7 +43,7 @@ class StoredCSR(csr.RandomAccessSparse):
         How many entries each block has.
     """
 
-    checked = True
+    sparse = checked = True
     chunk_rows: int
 
     def __init__(self, path: Location, attributes: dict[str, Any], *, strict: bool = True) -> None:

@@ -94,7 +94,7 @@ class FrameSource(RandomAccessSource):
         if self._ids is not None:
             yield [str(value) for value in self._ids]
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
         piece = self._frame.iloc[start:stop]
         if len(self._places) < piece.shape[1]:

@@ -114,7 +114,7 @@ class ArrayByRows(RandomAccessSource):
         self.held_bytes = _decoded(chunks, self.stored_dtype.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         with decoding(f"{self.uri}: rows {start} to {stop}", self._cure), self._place() as array:
             rows = self._stored_rows(array, start, stop)
@@ -212,7 +212,7 @@ class _Parts(_SomeFeatures):
         return {name: state[name] for name in state if name not in ("_indptr", "layout")}
 
 
-class CSRParts(_Parts, csr.RandomAccessSparse):
+class CSRParts(_Parts, RandomAccessSource):
     """A matrix by rows: a block is read where it lies."""
 
     @cached_property

@@ -29,7 +29,7 @@ from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.runtime.scope import crosses_processes
 from bigfs.store.columns import different_units
-from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable
+from bigfs.store.csr import check_dense, first_unusable
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds, block_rows, check_block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
@@ -74,8 +74,7 @@ class BlockReader:
         # At every read values are checked: a store may have been changed since it was.
         # Entries are transformed before the zeros are filled in, where these stay zeros.
         if self.sparse or (source.sparse and self.transform.columns is None):
-            assert isinstance(source, RandomAccessSparse)
-            X = source.read_csr(start, stop)
+            X = source.read_rows(start, stop)
         else:
             X = source.read(start, stop)
         unusable = first_unusable(X)
@@ -138,7 +137,7 @@ class RowBlocks:
         self.dtype = np.dtype(source.dtype)
         self.sparse = sparse and source.sparse
         if self.sparse:
-            assert isinstance(source, RandomAccessSparse) and source.layout is not None
+            assert source.layout is not None
             chunk = source.chunk_rows
             self.rows = rows or source.layout.rows
         else:  # a sparse source is read dense by any rows
@@ -321,7 +320,7 @@ class RowBlocks:
         if not self.sparse:
             chunk = None if self.source.sparse else self.source.chunk_rows
             return Shape(*sizes, chunk or self.rows)
-        assert isinstance(self.source, RandomAccessSparse) and self.source.layout is not None
+        assert self.source.layout is not None
         n_entries, largest = self.source.layout.n_entries, self.source.block_entries(self.rows)
         return Shape(*sizes, self.source.chunk_rows or self.rows, n_entries, largest)
 

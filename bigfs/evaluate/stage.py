@@ -39,7 +39,7 @@ from bigfs.selectors.scoring import (
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.curves import selected_features
 from bigfs.stages.stage import Inputs, Stage, unplanned_stage
-from bigfs.store.csr import SparseSource, is_large
+from bigfs.store.csr import is_large
 from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import Scratch
@@ -141,7 +141,7 @@ def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
     """Return the data as selections are judged: counts that a method takes raw, normalized."""
     raw = METHODS[method].raw_counts and blocks.transform.kind == "none"
     source = blocks.source
-    if not (raw and isinstance(source, SparseSource) and source.holds_counts()):
+    if not (raw and source.holds_counts()):
         return blocks
     return blocks.transformed("normalize_log1p")
 

@@ -27,12 +27,11 @@ from bigfs.stages.rundir import Footprint, copy_linked, take_over
 from bigfs.stages.stage import Stage
 from bigfs.store.append import append_rows
 from bigfs.store.columns import suspicious_columns
-from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
 from bigfs.store.ingest import IngestReport, ingest
 from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
-from bigfs.store.opening import ChainedSource, chain
+from bigfs.store.opening import ChainedSource
 from bigfs.store.records import COMPARISON
 from bigfs.store.retention import finished_runs
 from bigfs.store.rundir import RunDirectory
@@ -149,8 +148,7 @@ def _content(source: Source, uri: str) -> str:
     """Return a key of the input's content; an object is read for it."""
     if not uri.startswith(OBJECT):
         return fingerprint(uri)
-    read = source.iter_csr if isinstance(source, SparseSource) else source.iter_blocks
-    return fingerprint_of_rows(read(_ROWS), source.feature_names)
+    return fingerprint_of_rows(source.iter_rows(_ROWS), source.feature_names)
 
 
 def with_labels_of(config: C, X: Any, source: Source) -> C:
@@ -338,7 +336,7 @@ def _extended(
     former.check_unchanged("data")
     copy_linked(former.stage_path("data"), target)
     with as_part():
-        added = chain(source.parts[len(before) :], source.uri)
+        added = ChainedSource(source.parts[len(before) :], source.uri)
     missing = config.input.missing
     if missing == "mean":
         if record["filled_values"]:

@@ -23,7 +23,6 @@ from bigfs.results.result import open_result
 from bigfs.selectors.registry import load_config
 from bigfs.selectors.scoring import resolved
 from bigfs.store.columns import different_units, suspicious_columns, unlike_others
-from bigfs.store.csr import SparseSource
 from bigfs.store.formats import Format, format_named, format_of
 from bigfs.store.formats.annotated import OBS_NAMES, contents
 from bigfs.store.lease import LEASE, is_left
@@ -168,7 +167,7 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         lines.append(
             f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
         )
-        if isinstance(source, SparseSource) and source.layout is not None:
+        if source.layout is not None:
             entries, values = source.layout.n_entries, (source.n_samples or 0) * source.n_features
             lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
     except InputError as error:
@@ -493,7 +492,7 @@ def _layer_of_counts(
 
 def _holds_counts(source: Source) -> bool:
     """Say whether the first rows are whole numbers from 0 on, mostly zeros."""
-    if isinstance(source, SparseSource):
+    if source.sparse:
         return source.starts_quickly and source.holds_counts()
     X = next(source.iter_blocks(_HEAD_ROWS), np.zeros((0, 1)))[:_HEAD_ROWS]
     return bool((X >= 0).all() and (X == np.floor(X)).all() and (X == 0).mean() > 0.5)

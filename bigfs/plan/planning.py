@@ -28,11 +28,10 @@ from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
 from bigfs.store.columns import note_on_names
-from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.records import MARK
 from bigfs.store.scratch import block_rows, check_block_rows, chunk_rows, copied_rows
-from bigfs.store.source import RandomAccessSource, Source, is_store, open_matrix
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
 _LARGEST_LIMIT = 2**42
@@ -99,7 +98,7 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
         chunk or chunk_rows(source.n_features, itemsize),
         stored,
         source.n_samples is not None and missing != "drop_rows",
-        source.layout if isinstance(source, SparseSource) else None,
+        source.layout,
         source.held_bytes,
         source.temporary_bytes,
     )

@@ -23,7 +23,6 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import column_of, is_there, listed_in
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
-from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.formats import FORMATS, ZARR, format_named
 from bigfs.store.formats.annotated import ENCODING, SPARSE, append_lines, on_disk
@@ -100,7 +99,7 @@ class SelectedColumns(RandomAccessSource):
         """True if the data are sparse; what is read here is dense."""
         return self._source.sparse
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop`` of the columns.
 
         Raises
@@ -128,14 +127,14 @@ class SelectedColumns(RandomAccessSource):
         """Return the ids of the rows one by one; their numbers where they have none."""
         return count() if self.index is None else chain.from_iterable(self.iter_index())
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
         source = self._source
         step = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
         waiting: deque[Any] = deque()
         with ThreadPoolExecutor(_READ_AHEAD) as pool:
             for bounds in block_bounds(self.n_samples, step):
-                waiting.append(pool.submit(self.read, *bounds))
+                waiting.append(pool.submit(self.read_rows, *bounds))
                 if len(waiting) > _READ_AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -405,11 +404,9 @@ class Original:
         places, first, source = self.places[columns.places], 0, self.source
         rows = block_rows(source.n_features, source.dtype.itemsize, None)
         source.begin()
-        sparse = isinstance(source, SparseSource)
-        blocks: Iterator[Any] = getattr(source, "iter_csr" if sparse else "iter_blocks")(rows)
         with track("compare values", columns.n_samples, "rows") as progress:
-            for block in blocks:
-                values = block[:, places].toarray() if sparse else block[:, places]
+            for block in source.iter_rows(rows):
+                values = block[:, places].toarray() if source.sparse else block[:, places]
                 read = columns.read(first, first + len(values))
                 same = (values == read) | (self.has_missing & np.isnan(values))
                 if not same.all():

@@ -40,7 +40,7 @@ from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.columns import different_units, note_on_names
-from bigfs.store.csr import SparseSource, check_dense
+from bigfs.store.csr import check_dense
 from bigfs.store.labels import digest_of, load_labels
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
@@ -72,7 +72,7 @@ def resolved(selection: T, source: Source, data: Any = None) -> T:
     graph, counts = selection.graph, False
     if selection.preprocess == "auto":
         wanted = not METHODS[selection.method].raw_counts
-        counts = wanted and isinstance(source, SparseSource) and source.holds_counts()
+        counts = wanted and source.holds_counts()
         scaled = wanted and not counts and different_units(source)
         changes["preprocess"] = "normalize_log1p" if counts else "minmax" if scaled else "none"
     if graph is not None and graph.representation == "auto":
@@ -220,7 +220,7 @@ class Scoring:
                 "Python max_iter)."
             )
         source, n_selected = blocks.source, selection.n_features_to_select
-        if self.chosen_later and isinstance(source, SparseSource) and source.holds_counts():
+        if self.chosen_later and source.holds_counts():
             warnings.append(
                 "n_features_to_select: auto looks for where features explain each other, which for "
                 "counts of cells is too early: types of cells need more genes than that. Set it to "

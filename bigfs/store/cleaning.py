@@ -10,7 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
-from bigfs.store.csr import SparseSource, as_block, place_of, rows_of_entries, values_of
+from bigfs.store.csr import as_block, place_of, rows_of_entries, values_of
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
 from bigfs.store.values import INFINITE, MISSING, TOO_LARGE, all_usable, checksum, usable
@@ -25,7 +25,7 @@ class Cleaner:
     Parameters
     ----------
     matrix : Source
-        Dense, or a `SparseSource`, whose blocks stay sparse.
+        Blocks of a sparse one stay sparse.
     missing : {"error", "mean", "zero", "drop_rows", "keep"}
     rows : int
         Rows read at a time.
@@ -42,7 +42,7 @@ class Cleaner:
 
     def clean(self) -> Iterator[Any]:
         """Yield the blocks without NaN."""
-        for i, block in enumerate(self._blocks()):
+        for i, block in enumerate(self._matrix.iter_rows(self._rows)):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
             cleaned = block if all_usable(values_of(block)) else self._mended(block)
@@ -54,11 +54,6 @@ class Cleaner:
     def dropped_positions(self) -> list[int]:
         """Return which rows were dropped."""
         return np.concatenate(self._dropped).tolist() if self._dropped else []
-
-    def _blocks(self) -> Iterator[Any]:
-        if isinstance(self._matrix, SparseSource):
-            return self._matrix.iter_csr(self._rows)
-        return self._matrix.iter_blocks(self._rows)
 
     def _mended(self, block: Any) -> Any:
         """Return a block without NaN, or raise at the first value that must not be there."""
@@ -92,7 +87,7 @@ class Cleaner:
         d, sums = self._matrix.n_features, []
         total, count = np.zeros(d), np.zeros(d, dtype=np.int64)
         with track("column means", self._matrix.n_samples, "rows") as progress:
-            for block in self._blocks():
+            for block in self._matrix.iter_rows(self._rows):
                 values = values_of(block)
                 finite = np.isfinite(values)
                 numbers = np.where(finite, values, 0)

@@ -5,9 +5,7 @@ A block is a ``scipy.sparse.csr_array`` with int32 indices in order, none twice 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
-from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source
 from bigfs.store.values import all_usable, usable
 
 # A pass copies a block several times: for sorting by columns, and as float64.
@@ -24,87 +22,15 @@ _BLOCK_BYTES = 16 * 10**6
 # Rows with few entries: thin arrays with a row for each stay small too.
 _MOST_ROWS = 2**16
 DENSE_LIMIT_BYTES = 2 * GIB
-# Rows whose values tell whether a matrix holds counts.
-HEAD_ROWS = 1000
 
 
-@dataclass(frozen=True)
-class CSRLayout:
-    """Blocks of a sparse matrix, and the entries they hold."""
-
-    rows: int  # rows per block
-    n_entries: int  # of the matrix
-    block_entries: int  # of the largest block
-
-
-def are_counts(values: np.ndarray) -> bool:
-    """Say whether there are entries that are not 0 or missing, and all are positive and whole."""
-    values = values[(values != 0) & ~np.isnan(values)]
-    return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
-
-
-class SparseSource(Source):
-    """A sparse matrix that can be read from its first row to its last."""
-
-    sparse = True
-
-    @property
-    def layout(self) -> CSRLayout | None:
-        """Its blocks; None where only reading tells how many entries there are."""
-        return None
-
-    @abstractmethod
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive dense arrays of at most ``rows`` rows."""
-        for block in self.iter_csr(rows):
-            yield block.toarray()
-
-    def holds_counts(self) -> bool:
-        """Say whether the entries of the first 1,000 rows that have any are counts."""
-        blocks = (block.data for block in self.iter_csr(HEAD_ROWS) if block.nnz)
-        return are_counts(next(blocks, np.empty(0)))
-
-
-class RandomAccessSparse(SparseSource, RandomAccessSource):
-    """A sparse matrix whose rows can be read by range, as CSR or dense."""
-
-    @abstractmethod
-    def read_csr(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop`` in CSR form."""
-
-    @abstractmethod
-    def block_entries(self, rows: int) -> int:
-        """Return the entries of the largest block of so many rows, or a bound of them."""
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``, dense."""
-        return np.ascontiguousarray(self.read_csr(start, stop).toarray())
-
-    def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
-        """Return some columns of rows ``start`` to ``stop``, dense."""
-        return np.ascontiguousarray(self.read_csr(start, stop)[:, columns].toarray())
-
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        for start in range(0, self.n_samples, rows):
-            yield self.read_csr(start, min(start + rows, self.n_samples))
-
-
-class CSRSource(RandomAccessSparse):
+class CSRSource(RandomAccessSource):
     """A scipy sparse matrix in this process's memory."""
 
-    shareable = False
+    sparse, shareable = True, False
 
-    def __init__(self, X: Any, uri: str = "X", names: list[str] | None = None) -> None:
-        self.uri = uri
-        self._stored = X.dtype
-        self.dtype = work_dtype(X.dtype, uri)
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = (int(size) for size in X.shape)
-        self.feature_names = names
+    def __init__(self, X: Any, uri: str = "X") -> None:
+        self.set_matrix(uri, X.shape, X.dtype)
         from scipy.sparse import csr_array
 
         try:
@@ -136,7 +62,7 @@ class CSRSource(RandomAccessSparse):
         """Return the entries of the largest block of so many rows."""
         return largest_block(self._X.indptr, rows)
 
-    def read_csr(self, start: int, stop: int) -> Any:
+    def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
         return as_block(self._X[start:stop], self.dtype)
 

@@ -22,7 +22,7 @@ from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
-from bigfs.store.csr import SparseSource, csr_chunks, rows_for
+from bigfs.store.csr import csr_chunks, rows_for
 from bigfs.store.formats import ZARR, format_named
 from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
 from bigfs.store.lease import LEASE, Lease, is_left
@@ -371,7 +371,7 @@ def _write_chunks(
     after: RandomAccessSource | None,
 ) -> IngestReport:
     dtype, what = (matrix.dtype, "ingest") if after is None else (after.dtype, "append")
-    if isinstance(matrix, SparseSource) and matrix.layout is not None:
+    if matrix.layout is not None:
         rows = rows or matrix.layout.rows
     cleaner = Cleaner(matrix, missing, rows or _FIRST_ROWS)
     blocks, n_before, is_new = cleaner.clean(), 0, after is None

@@ -50,11 +50,6 @@ class ObjectPath:
         return self.key.rpartition("/")[2]
 
     @property
-    def stem(self) -> str:
-        """The name without its last ending."""
-        return self.name.rpartition(".")[0] or self.name
-
-    @property
     def parent(self) -> ObjectPath:
         """The address above."""
         return replace(self, key=self.key.rpartition("/")[0])

@@ -20,12 +20,13 @@ import numpy as np
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.paths import short_name
 from bigfs.store.columns import in_order
-from bigfs.store.csr import CSRLayout, SparseSource, as_block
+from bigfs.store.csr import as_block
 from bigfs.store.fingerprint import Watch, refuse_object
 from bigfs.store.formats import Format, format_of
 from bigfs.store.location import Location
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import (
+    CSRLayout,
     Options,
     RandomAccessSource,
     Source,
@@ -74,7 +75,7 @@ def open_uris(uri: str, options: Options) -> Source:
            for p in parts for n in kinds):  # fmt: skip
         roles = replace(roles, encoding=replace(roles.encoding, known=known, kinds=kinds))
         return open_uris(uri, replace(options, roles=roles))
-    chained = chain(parts, short_name(uri))
+    chained = ChainedSource(parts, short_name(uri))
     chained.watch = watch
     return chained
 
@@ -208,7 +209,7 @@ class SklearnSource(RandomAccessSource):
         """Names of the columns."""
         return [str(name) for name in self._set.feature_names]
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         rows: np.ndarray = self._set.data[start:stop]
         return rows
@@ -237,12 +238,16 @@ class ChainedSource(Source):
     Raises
     ------
     InputError
-        If a part has other features than the first.
+        If a part has other features than the first, or is not sparse as it is.
     """
 
     def __init__(self, parts: Sequence[Source], uri: str) -> None:
         self.parts, self.uri = list(parts), uri
-        first = self.parts[0]
+        first, forms = self.parts[0], [part.sparse for part in self.parts]
+        if len(set(forms)) > 1:
+            a, b = self.parts[forms.index(True)].uri, self.parts[forms.index(False)].uri
+            raise InputError(f"{uri}: {a} is sparse and {b} is not. Convert them to the same form.")
+        self.sparse = first.sparse
         self.n_features, self.feature_names = first.n_features, first.feature_names
         self._orders = [_order(part, first) for part in self.parts]
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
@@ -279,32 +284,6 @@ class ChainedSource(Source):
         # Rows are counted before they are handed out.
         return self.parts[i].locate(row - (ends[i - 1] if i else 0))
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
-        for block, order in self._each(lambda part: part.iter_blocks(rows)):
-            block = block if order is None else block[:, order]
-            yield np.ascontiguousarray(block, self.dtype)
-
-    def iter_index(self) -> Iterator[list[str]]:
-        """Yield the ids of the rows."""
-        if self.index is not None:
-            for part in self.parts:
-                yield from part.iter_index()
-
-    def _each(self, read: Any) -> Iterator[tuple[Any, np.ndarray | None]]:
-        """Yield the blocks of all parts with the order of their columns, and count the rows."""
-        self._read_rows = [0] * len(self.parts)
-        for i, (part, order) in enumerate(zip(self.parts, self._orders, strict=True)):
-            for block in read(part):
-                self._read_rows[i] += block.shape[0]
-                yield block, order
-
-
-class ChainedSparse(SparseSource, ChainedSource):
-    """Sparse sources one below the other."""
-
-    parts: list[SparseSource]  # type: ignore[assignment]
-
     @property
     def layout(self) -> CSRLayout | None:
         """The smallest blocks of the parts; None if one of them does not know."""
@@ -318,19 +297,23 @@ class ChainedSparse(SparseSource, ChainedSource):
             max(layout.block_entries for layout in known),
         )
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        for block, order in self._each(lambda part: part.iter_csr(rows)):
-            yield as_block(block if order is None else block[:, order], self.dtype)
+    def iter_rows(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive blocks of at most ``rows`` rows, and count the rows."""
+        self._read_rows = [0] * len(self.parts)
+        for i, (part, order) in enumerate(zip(self.parts, self._orders, strict=True)):
+            for block in part.iter_rows(rows):
+                self._read_rows[i] += block.shape[0]
+                block = block if order is None else block[:, order]
+                if self.sparse:
+                    yield as_block(block, self.dtype)
+                else:
+                    yield np.ascontiguousarray(block, self.dtype)
 
-
-def chain(parts: Sequence[Source], uri: str) -> ChainedSource:
-    """Return sources one below the other: all sparse, or all dense."""
-    sparse = [part.sparse for part in parts]
-    if len(set(sparse)) > 1:
-        a, b = parts[sparse.index(True)].uri, parts[sparse.index(False)].uri
-        raise InputError(f"{uri}: {a} is sparse and {b} is not. Convert them to the same form.")
-    return ChainedSparse(parts, uri) if sparse[0] else ChainedSource(parts, uri)
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows."""
+        if self.index is not None:
+            for part in self.parts:
+                yield from part.iter_index()
 
 
 def _order(part: Source, first: Source) -> np.ndarray | None:

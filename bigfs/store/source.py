@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -28,7 +29,7 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.grown import read_metadata
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
-from bigfs.store.values import decoding
+from bigfs.store.values import HEAD_ROWS, are_counts, decoding
 
 logger = logging.getLogger("bigfs")
 
@@ -46,6 +47,15 @@ def pickled_for_task(source: Source | None) -> bytes:
     """Return the pickle of a source from which a task reads rows, and no more."""
     with set_within(_for_task, True):
         return pickle.dumps(source)
+
+
+@dataclass(frozen=True)
+class CSRLayout:
+    """Blocks of a sparse matrix, and the entries they hold."""
+
+    rows: int  # rows per block
+    n_entries: int  # of the matrix
+    block_entries: int  # of the largest block
 
 
 class Source(ABC):
@@ -66,7 +76,7 @@ class Source(ABC):
     is_table : bool
         Whether columns can be read by name as the table has them.
     sparse : bool
-        Whether it is a `bigfs.store.csr.SparseSource`, which also hands out CSR blocks.
+        Whether its blocks are CSR ones, as `bigfs.store.csr` describes them.
     watch : Watch or None
         Over the file or folder it was opened from.
     index : str or None
@@ -122,6 +132,13 @@ class Source(ABC):
     temporary_bytes: int = 0
     _stored: np.dtype | None = None  # where it is another type than that of the rows
 
+    def set_matrix(self, uri: str, shape: tuple[int, ...], stored: Any) -> None:
+        """Set name, sizes and types, or raise InputError if it is no matrix of real numbers."""
+        self.uri, self._stored = uri, np.dtype(stored)
+        self.dtype = work_dtype(stored, uri)
+        check_shape(shape, uri)
+        self.n_samples, self.n_features = (int(size) for size in shape)
+
     def __repr__(self) -> str:
         """Return a line such as ``<scene.nc::X: 44,000 x 205, float32>``."""
         rows = "?" if self.n_samples is None else f"{self.n_samples:,}"
@@ -142,9 +159,29 @@ class Source(ABC):
         """Rows, or about as many where only reading to the end tells; None if nothing tells."""
         return self.n_samples
 
+    @property
+    def layout(self) -> CSRLayout | None:
+        """Blocks of a sparse matrix; None where only reading tells how many entries there are."""
+        return None
+
     @abstractmethod
+    def iter_rows(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive blocks of at most ``rows`` rows, CSR ones where it is sparse.
+
+        Callers must not write into them.
+        """
+
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows; callers must not write into them."""
+        """Return the same blocks, dense."""
+        blocks = self.iter_rows(rows)
+        return map(methodcaller("toarray"), blocks) if self.sparse else blocks
+
+    def holds_counts(self) -> bool:
+        """Say whether it is sparse and the first 1,000 rows that have entries are counts."""
+        if not self.sparse:
+            return False
+        blocks = (block.data for block in self.iter_rows(HEAD_ROWS) if block.nnz)
+        return are_counts(next(blocks, np.empty(0)))
 
     def locate(self, row: int) -> tuple[str, int]:
         """Return which source a row of those read so far is of, and its number there."""
@@ -212,17 +249,31 @@ class RandomAccessSource(Source):
     shareable: bool = True
 
     @abstractmethod
+    def read_rows(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop``, in CSR form where it is sparse.
+
+        Callers must not write into them.
+        """
+
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``; callers must not write into them."""
+        """Return rows ``start`` to ``stop``, dense."""
+        return self._dense(self.read_rows(start, stop))
 
     def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
-        """Return some columns of rows ``start`` to ``stop``."""
-        return self.read(start, stop)[:, columns]
+        """Return some columns of rows ``start`` to ``stop``, dense."""
+        return self._dense(self.read_rows(start, stop)[:, columns])
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
+    def _dense(self, rows: Any) -> np.ndarray:
+        return np.ascontiguousarray(rows.toarray()) if self.sparse else rows
+
+    def block_entries(self, rows: int) -> int:
+        """Return the entries of the largest block of so many rows, or a bound; of sparse ones."""
+        raise NotImplementedError
+
+    def iter_rows(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive blocks of at most ``rows`` rows."""
         for start in range(0, self.n_samples, rows):
-            yield self.read(start, min(start + rows, self.n_samples))
+            yield self.read_rows(start, min(start + rows, self.n_samples))
 
 
 def work_dtype(dtype: Any, uri: str) -> np.dtype:
@@ -499,7 +550,7 @@ array, or Source
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
     from bigfs.store.opening import open_object, open_uris
-    from bigfs.store.views import filtered, row_filter
+    from bigfs.store.views import FilteredSource, row_filter
 
     uri, variable = _uri_of(X, variable)
     of_rows = None if rows is None else row_filter(rows)
@@ -521,7 +572,7 @@ array, or Source
         logger.info("%s: %s", source.uri, note)
     if of_rows is None:
         return source
-    return filtered(source, of_rows, of_rows.labels(uri or X, source, variable))
+    return FilteredSource(source, of_rows, of_rows.labels(uri or X, source, variable))
 
 
 def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:

@@ -139,14 +139,10 @@ class Table(ABC):
         return self.n_rows
 
     def content_of(self, column: str) -> str:
-        """Return what a column of the file that holds no numbers holds, in words."""
-        return str(self.schema.field(column).type)
-
-    def content(self, column: str) -> str:
         """Return what a column that holds no numbers holds, in words."""
         if column in self.folders:
             return f"text (its folder is '{column}={self.folders[column]}')"
-        return self.content_of(column)
+        return str(self.schema.field(column).type)
 
     def column(self, name: str) -> Any:
         """Return all values of a column as a chunked array.
@@ -287,7 +283,7 @@ class TableSource(Source):
         check_shape(((table.n_rows or 0) if known else 2, len(fields)), uri)
         self._columns = set_features(
             self, [_column(field, roles.encoding) for field in fields], roles, named=table.named,
-            distinct=table.distinct, content_of=table.content, dropped_by=table.dropped_by,
+            distinct=table.distinct, content_of=table.content_of, dropped_by=table.dropped_by,
             check=lambda names: table.check_features(table.own(names)),
             in_folders=table.folders,
         )  # fmt: skip
@@ -311,7 +307,7 @@ class TableSource(Source):
         """Return a column of all rows."""
         return self._table.values(name)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
         size = min(rows, max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize)))
         first = 0

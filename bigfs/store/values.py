@@ -37,6 +37,8 @@ MISSING = (
 _FEW_ROWS = 10
 # As many classes may have few rows each without a word.
 _MANY_CLASSES = 20
+# Rows whose values tell whether a matrix holds counts.
+HEAD_ROWS = 1000
 # Whole numbers beyond it are not all there in float64.
 EXACT = 2**53
 # Characters of what a library says of a damaged file.
@@ -259,6 +261,12 @@ def all_usable(X: np.ndarray) -> bool:
         if float(np.dot(flat, flat)) <= LARGEST**2:
             return True
     return bool(usable(X).all())
+
+
+def are_counts(values: np.ndarray) -> bool:
+    """Say whether there are entries that are not 0 or missing, and all are positive and whole."""
+    values = values[(values != 0) & ~np.isnan(values)]
+    return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
 
 
 def usable(X: np.ndarray) -> np.ndarray:

@@ -19,7 +19,6 @@ import numpy as np
 from bigfs.core.errors import InputError, check_count, check_rows
 from bigfs.core.paths import LabelValues, column_of, within
 from bigfs.store.columns import Roles
-from bigfs.store.csr import SparseSource
 from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.objects import ObjectPath
 from bigfs.store.scratch import block_bounds, temporary_file
@@ -234,10 +233,6 @@ class FilteredSource(Source):
         kept = np.delete(self._positions(), dropped)
         return np.delete(np.arange(self._n_read), kept)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
-        return self._kept(self._source.iter_blocks(rows))
-
     def read_column(self, name: str) -> Any:
         """Return a column of the object, of all its rows."""
         return self._source.read_column(name)
@@ -250,9 +245,10 @@ class FilteredSource(Source):
             yield [text for text, keep in zip(piece, kept, strict=True) if keep]
             first += len(piece)
 
-    def _kept(self, blocks: Iterator[Any]) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive blocks of at most ``rows`` rows."""
         self._n_read, known = 0, self._of_column
-        for block in blocks:
+        for block in self._source.iter_rows(rows):
             first = self._n_read
             self._n_read += block.shape[0]
             if known is not None and self._n_read > len(known):
@@ -277,32 +273,13 @@ class FilteredSource(Source):
         return np.flatnonzero(self._keeps(0, self._n_read))
 
 
-class FilteredSparse(SparseSource, FilteredSource):
-    """The rows of a sparse source that a filter keeps."""
-
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        assert isinstance(self._source, SparseSource)
-        return self._kept(self._source.iter_csr(rows))
-
-
-def filtered(
-    source: Source,
-    rows: RowFilter,
-    labels: str | LabelValues | None,
-    columns: list[int] | None = None,
-) -> FilteredSource:
-    """Return the rows of a source that a filter keeps, and some of its columns; None: all."""
-    return (FilteredSparse if source.sparse else FilteredSource)(source, rows, labels, columns)
-
-
 def chosen_columns(source: Source, roles: Roles) -> Source:
     """Return the columns of a matrix that are chosen by their names, or their numbers from 0."""
     if roles.columns is None:
         return source
     names = source.feature_names or [str(j) for j in range(source.n_features)]
     columns = replace(roles, labels=(), index=None).features(names, source.uri)
-    return filtered(source, RowFilter(), None, columns)
+    return FilteredSource(source, RowFilter(), None, columns)
 
 
 class _Turned(Source):
@@ -349,7 +326,7 @@ class TransposedSource(_Turned):
         self.held_bytes += self._rows * self.n_samples * size + 2 * _BAND_BYTES
         self.temporary_bytes += self.n_samples * self.n_features * size
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         size, n, d = self.dtype.itemsize, self.n_samples, self.n_features
         bands = block_bounds(n, self._width)
@@ -375,7 +352,7 @@ class TransposedSource(_Turned):
 class TransposedSparse(_Turned, ByBands):
     """A sparse source on its side, whose entries are brought into order of its columns."""
 
-    def __init__(self, source: SparseSource) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._stored = self.dtype
         layout = source.layout
@@ -387,25 +364,19 @@ class TransposedSparse(_Turned, ByBands):
         """Type of the values as they are stored."""
         return self._source.stored_dtype
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         first = 0
         for block in self._blocks():
             entries = block.tocoo()
-            piece = np.empty(entries.nnz, self._record)
-            piece["row"], piece["column"] = entries.col, entries.row + first
-            piece["value"] = entries.data
+            yield entries.col, entries.row + first, entries.data
             first += block.shape[0]
-            yield piece
 
     def _blocks(self) -> Iterator[Any]:
-        assert isinstance(self._source, SparseSource)
         layout = self._source.layout
-        yield from self._source.iter_csr(_ROWS if layout is None else layout.rows)
+        yield from self._source.iter_rows(_ROWS if layout is None else layout.rows)
 
 
 def transposed(source: Source) -> Source:
     """Return a source whose rows are the columns of another one."""
-    if isinstance(source, SparseSource):
-        return TransposedSparse(source)
-    return TransposedSource(source)
+    return (TransposedSparse if source.sparse else TransposedSource)(source)

@@ -41,7 +41,7 @@ class PlantedManifold(Source):
         self._seed, self._noise = seed, np.float32(noise)
         self._manifold = Manifold(len(self.planted), seed)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for start in range(0, self.n_samples, rows):
             yield self.rows(start, min(start + rows, self.n_samples))

@@ -27,7 +27,8 @@ import scipy.sparse as sp
 import bigfs
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import MIB
-from bigfs.store.csr import CSRLayout, SparseSource, as_block
+from bigfs.store.csr import as_block
+from bigfs.store.source import Source
 
 TYPES, MARKERS, BATCHES, PROFILES = 12, 100, 3, 20
 SCANPY = "scanpy"
@@ -42,8 +43,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Cells(SparseSource):
+class Cells(Source):
     """Counts that are made as they are read; the first genes are the markers."""
+
+    sparse = True
 
     def __init__(self, rows: int, genes: int, molecules: float) -> None:
         self.uri, self.n_samples, self.n_features = "cells", rows, genes
@@ -58,16 +61,11 @@ class Cells(SparseSource):
             noisy = own * rng.gamma(2, 0.5, (PROFILES, genes))
             self._cumulated.append(np.cumsum(noisy / noisy.sum(axis=1, keepdims=True), axis=1))
 
-    @property
-    def layout(self) -> CSRLayout | None:
-        """None: made as it is read."""
-        return None
-
     def batches(self) -> np.ndarray:
         """Return the batch of each row."""
         return np.arange(self.n_samples or 0) % BATCHES
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield blocks of cells."""
         n = self.n_samples or 0
         for start in range(0, n, rows):
@@ -115,12 +113,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 def _in_memory(store: Path) -> Any:
     """Return the counts of a store as one CSR matrix."""
     source = bigfs.open_matrix(store)
-    assert isinstance(source, SparseSource)
+    assert source.layout is not None
     X = sp.csr_matrix((source.n_samples, source.n_features), dtype=np.float32)
     # Block by block into one array each, so that the data are in memory once; int32 has room.
     X.data, X.indices = (np.empty(source.layout.n_entries, t) for t in (np.float32, np.int32))
     row = 0
-    for block in source.iter_csr(2000):
+    for block in source.iter_rows(2000):
         at, stop = X.indptr[row], X.indptr[row] + block.nnz
         X.data[at:stop], X.indices[at:stop] = block.data, block.indices
         X.indptr[row + 1 : row + block.shape[0] + 1] = at + block.indptr[1:]
@@ -169,7 +167,7 @@ def _figures(name: str, options: argparse.Namespace, store: Path, labels: Path) 
     clock = time.perf_counter() - began
     after, stages = os.times(), result.stages
     source = bigfs.open_matrix(store)
-    assert isinstance(source, SparseSource) and source.layout is not None
+    assert source.layout is not None
     figures = {
         "method": name,
         "rows": options.rows,

@@ -234,7 +234,7 @@ class Groups(Source):
         shape = (10, len(self.planted))
         self._centers = 1.5 * np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for start in range(0, self.n_samples, rows):
             draw = np.random.default_rng([2, start])

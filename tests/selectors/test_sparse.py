@@ -35,8 +35,8 @@ from bigfs.selectors.registry import make_config
 from bigfs.selectors.scoring import resolved, stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
-from bigfs.store.csr import RandomAccessSparse
 from bigfs.store.scratch import Scratch
+from bigfs.store.source import RandomAccessSource
 from tests._counts import counts
 
 
@@ -51,11 +51,12 @@ def cells() -> Any:
 
 @contextmanager
 def never_dense(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(*arguments: Any) -> None:
-        raise AssertionError("a block was made dense")
+    def refuse(source: RandomAccessSource, *rows: int) -> Any:
+        assert not source.sparse, "a block was made dense"
+        return source.read_rows(*rows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RandomAccessSparse, "read", refuse)
+        patched.setattr(RandomAccessSource, "read", refuse)
         yield
 
 

@@ -157,7 +157,9 @@ def _csr_store(X: np.ndarray, folder: Path) -> Path:
 
     from bigfs.store.csr import CSRSource
 
-    ingest(CSRSource(csr_array(X), names=NAMES), folder / "csr.zarr", rows=20)
+    source = CSRSource(csr_array(X))
+    source.feature_names = NAMES
+    ingest(source, folder / "csr.zarr", rows=20)
     return folder / "csr.zarr"
 
 

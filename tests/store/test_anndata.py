@@ -213,7 +213,7 @@ def test_columns_are_brought_into_order_by_bands(
     path = tmp_path / "X.h5ad"
     ad.AnnData(X).write_h5ad(path)
     for rows in (1, 7, 20, 500):
-        blocks = list(open_matrix(path).iter_csr(rows))
+        blocks = list(open_matrix(path).iter_rows(rows))
         assert [block.shape[0] for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
         np.testing.assert_array_equal(sp.vstack(blocks).toarray(), X.toarray())
     ingest(path, tmp_path / "X.zarr")

@@ -155,7 +155,7 @@ class _TwoFaced(Source):
     def __init__(self, again: np.ndarray) -> None:
         self._reads = iter([np.arange(200.0).reshape(100, 2), again])
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         X = next(self._reads)
         for start in range(0, len(X), 30):
             yield X[start : start + 30]

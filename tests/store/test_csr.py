@@ -92,7 +92,7 @@ def test_every_form_becomes_the_same_store(form: str, matrix: Any, tmp_path: Pat
     assert (source.n_samples, source.n_features, source.dtype) == (103, 9, np.float64)
     assert source.layout.n_entries == matrix.nnz
     for rows in (7, 40, 200):
-        blocks = list(source.iter_csr(rows))
+        blocks = list(source.iter_rows(rows))
         assert all(b.indices.dtype == b.indptr.dtype == np.int32 for b in blocks)
         assert all(b.has_canonical_format and b.data.all() for b in blocks)
         np.testing.assert_array_equal(sp.vstack(blocks).toarray(), matrix.toarray())

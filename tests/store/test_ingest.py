@@ -41,7 +41,7 @@ class _Stream(Source):
         self.n_features, self.dtype = blocks[0].shape[1], blocks[0].dtype
         self.reads = 0
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         self.reads += 1
         yield from self._blocks
 
@@ -245,7 +245,7 @@ class _Broken(_Stream):
         super().__init__([np.ones((10, 2))], None)
         self._error = error
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         for _ in range(5):
             yield self._blocks[0]
         raise self._error

@@ -353,7 +353,7 @@ class _Slow(Source):
     def __init__(self, meanwhile: Callable[[], Any]) -> None:
         self._meanwhile = meanwhile
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         self._meanwhile()
         yield np.ones((4, 2))
 

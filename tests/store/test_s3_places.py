@@ -51,7 +51,7 @@ def test_a_place_has_the_face_of_a_path(place: Location) -> None:
     assert file.read_text() == "one" and file.stat().st_size == 3
     assert sorted(path.name for path in place.iterdir()) == ["a.zarr", "b.txt"]
     assert [path.name for path in place.glob("*.zarr")] == ["a.zarr"]
-    assert (file.name, file.stem, file.parent.stem) == ("zarr.json", "zarr", "a")
+    assert (file.name, file.parent.name) == ("zarr.json", "a.zarr")
     assert str(file.with_name("x")) == f"{place}/a.zarr/x"
     assert {name: size for name, (size, _) in files_below(place).items()} == {
         "a.zarr/zarr.json": 3,

@@ -24,7 +24,7 @@ from bigfs.store.csr import CSRSource
 from bigfs.store.formats import HDF5, ZARR, format_of, parts, zarr_array
 from bigfs.store.formats.cube import Place
 from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
-from bigfs.store.formats.memory import ArraySource, open_dask
+from bigfs.store.formats.memory import ArraySource, DaskSource
 from bigfs.store.formats.zarr_stores import expect
 from bigfs.store.location import Location
 from bigfs.store.source import (
@@ -421,7 +421,7 @@ def _matrix(X: Any, uri: str) -> Source:
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):
-        return open_dask(X)
+        return DaskSource(X)
     # The view of an array is one of its own kind.
     is_view = isinstance(X, np.ndarray) and not np.ma.isMaskedArray(X)
     return open_matrix(np.asarray(X) if is_view else X)

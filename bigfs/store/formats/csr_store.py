@@ -19,14 +19,14 @@ from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
-from bigfs.store.source import check_names, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, RandomAccessSource, check_names, check_shape, work_dtype
 from bigfs.store.values import checksum, decoding
 
 _SHOWN = 3
 _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
 
 
-class StoredCSR(csr.RandomAccessSparse):
+class StoredCSR(RandomAccessSource):
     """A store of CSR row blocks; pickles to its address and shape.
 
     Parameters
@@ -43,7 +43,7 @@ class StoredCSR(csr.RandomAccessSparse):
         How many entries each block has.
     """
 
-    checked = True
+    sparse = checked = True
     chunk_rows: int
 
     def __init__(self, path: Location, attributes: dict[str, Any], *, strict: bool = True) -> None:
@@ -81,10 +81,10 @@ class StoredCSR(csr.RandomAccessSparse):
             )
 
     @property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """The stored blocks."""
         entries = self.stored_entries
-        return csr.CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
+        return CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
 
     def block_entries(self, rows: int) -> int:
         """Return a bound of the entries of the largest block of so many rows."""
@@ -100,7 +100,7 @@ class StoredCSR(csr.RandomAccessSparse):
             expected += [f"{i}/{part}/c/0" for part in PARTS if entries or part == "indptr"]
         return [f"X/{name}" for name in expected if name not in there]
 
-    def read_csr(self, start: int, stop: int) -> Any:
+    def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
         rows = self.chunk_rows
         blocks = []
@@ -220,14 +220,8 @@ class CSRWriter(StoreWriter):
         """Write one block; only the last one may be short."""
         group = self._blocks.create_group(str(len(self.entries)))
         for name, values in zip(PARTS, (block.data, block.indices, block.indptr), strict=True):
-            array = group.create_array(
-                name,
-                shape=values.shape,
-                dtype=values.dtype,
-                chunks=(max(1, len(values)),),
-                **self._packing,
-            )
-            array[:] = values
+            chunks = (max(1, len(values)),)
+            group.create_array(name, data=values, chunks=chunks, **self._packing)
         self.n_samples += block.shape[0]
         self.entries.append(block.nnz)
         self.checksums.append(checksum(block))

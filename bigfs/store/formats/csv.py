@@ -122,6 +122,8 @@ class TextTable(Table):
 
     def content_of(self, column: str) -> str:
         """Return the first text in a column, and where it is."""
+        if column in self.folders:
+            return super().content_of(column)
         for line, piece in self._pieces():
             texts = self._texts(piece, line, [column]).column(0).to_pylist()
             i = next((i for i, t in enumerate(texts) if as_number(t or "") is None), 0)

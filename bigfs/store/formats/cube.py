@@ -191,7 +191,7 @@ class CubeSource(Source):
         """True if the features lie side by side in an array in C order."""
         return self._axes[0] == len(self._others)
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         first = 0
         with self._place() as array:
@@ -202,31 +202,26 @@ class CubeSource(Source):
 
     def _pieces(self, array: Any) -> Iterator[np.ndarray]:
         """Yield rows as they are stored, in order."""
-        n_lines = self._sizes[self._level]
+        n_lines, at_once = self._sizes[self._level], self._thick or self._step
         for prefix in np.ndindex(*self._sizes[: self._level]):
-            if self._thick:
-                for start in range(0, n_lines, self._thick):
-                    stop = min(start + self._thick, n_lines)
-                    yield from self._in_order(array, prefix, start, stop)
-                continue
-            for start in range(0, n_lines, self._step):
-                lines = slice(start, min(start + self._step, n_lines))
-                yield self._read(array, prefix, lines, slice(0, self.n_features))
+            for start in range(0, n_lines, at_once):
+                lines = slice(start, min(start + at_once, n_lines))
+                if self._thick:
+                    yield from self._in_order(array, prefix, lines)
+                else:
+                    yield self._read(array, prefix, lines, slice(0, self.n_features))
 
-    def _in_order(
-        self, array: Any, prefix: tuple[int, ...], start: int, stop: int
-    ) -> Iterator[np.ndarray]:
-        """Yield the rows of some lines, of which each chunk is read once, by way of scratch."""
+    def _in_order(self, array: Any, prefix: tuple[int, ...], lines: slice) -> Iterator[np.ndarray]:
+        """Yield the rows of some lines, of which each chunk is read once, by way of scratch.
+
+        The file has one group of features after the other, each with all rows.
+        """
         sizes = self._sizes[self._level + 1 :]
-        d = self.n_features
+        d, size, n_lines = self.n_features, self._stored.itemsize, lines.stop - lines.start
         n_along, inner = [*sizes, 1][0], math.prod(sizes[1:])
         # Lines that are read in parts are put in order one by one.
         per_line, step = n_along * inner, self._step if self._along == n_along else 1
-        tiles = [
-            (first * per_line, min(first + step, stop - start) * per_line)
-            for first in range(0, stop - start, step)
-        ]
-        size, lines = self._stored.itemsize, slice(start, stop)
+        n_rows = n_lines * per_line
         with temporary_file() as file:
             for feature, first in product(
                 range(0, d, self._feature_step), range(0, n_along, self._along)
@@ -234,21 +229,20 @@ class CubeSource(Source):
                 some = slice(feature, min(feature + self._feature_step, d))
                 along = slice(first, min(first + self._along, n_along))
                 piece = self._read(array, prefix, lines, some, along)
-                n_rows = (along.stop - first) * inner  # of a line
-                for begin, end in tiles:
-                    place = begin * d + (end - begin) * feature
-                    place += first * inner * (some.stop - feature)
-                    file.seek(place * size)
-                    part = piece[begin // per_line * n_rows : end // per_line * n_rows]
+                n_read = (along.stop - first) * inner  # rows of a line
+                for i in range(0, n_lines, step):
+                    row = i * per_line + first * inner
+                    file.seek((n_rows * feature + row * (some.stop - feature)) * size)
+                    part = piece[i * n_read : (i + step) * n_read]
                     file.write(np.ascontiguousarray(part).data)
             del piece
-            for begin, end in tiles:
-                file.seek(begin * d * size)
-                rows = np.empty((end - begin, d), self._stored)
+            for begin in range(0, n_rows, step * per_line):
+                rows = np.empty((min(step * per_line, n_rows - begin), d), self._stored)
                 for feature in range(0, d, self._feature_step):
                     width = min(self._feature_step, d - feature)
-                    content = file.read((end - begin) * width * size)
-                    part = np.frombuffer(content, self._stored).reshape(end - begin, width)
+                    file.seek((n_rows * feature + begin * width) * size)
+                    content = file.read(len(rows) * width * size)
+                    part = np.frombuffer(content, self._stored).reshape(-1, width)
                     rows[:, feature : feature + width] = part
                 yield rows
 

@@ -19,7 +19,7 @@ from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import METADATA_BYTES, Location, files_below
-from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
+from bigfs.store.source import Source, check_no_variable, listed
 from bigfs.store.values import refusing
 
 _FEATURES = ("features.tsv", "genes.tsv")
@@ -125,30 +125,25 @@ class MarketSource(ByBands):
     """
 
     def __init__(self, text: _Text, uri: str, *, by_columns: bool) -> None:
-        self.uri, self._text, self._by_columns = uri, text, by_columns
+        self._text, self._by_columns = text, by_columns
         *sizes, n_entries = text.sizes
         self._is_half = text.symmetry != "general"
         # Of a symmetric matrix as many as there may be.
         self.n_entries = n_entries * (2 if self._is_half else 1)
-        self.n_samples, self.n_features = sizes[::-1] if by_columns else sizes
-        check_shape((self.n_samples, self.n_features), self.uri)
-        self._stored = _KINDS[text.kind]
-        self.dtype = work_dtype(self._stored, self.uri)
+        shape = tuple(sizes[::-1] if by_columns else sizes)
+        self.set_matrix(uri, shape, _KINDS[text.kind])
         self._check_sizes(self.n_samples)
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         n_read, announced = 0, self._text.sizes[2]
         for entries in self._text.pieces():
-            piece = np.empty(len(entries.data), self._record)
             rows, columns = entries.row, entries.col
-            piece["row"], piece["column"] = (columns, rows) if self._by_columns else (rows, columns)
-            piece["value"] = entries.data
             # Of a symmetric matrix scipy gives both halves.
             n_read += int((rows >= columns).sum()) if self._is_half else len(rows)
             if n_read > announced:
                 break
-            yield piece
+            yield *((columns, rows) if self._by_columns else (rows, columns)), entries.data
         if n_read != announced:
             raise _damaged(self._text.path, f"it announces {announced:,} entries and has others")
 

@@ -20,7 +20,7 @@ from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.units import format_bytes
 from bigfs.runtime.scope import dask_get
 from bigfs.store.columns import ALL_FEATURES, Column, Roles, refuse_unusable
-from bigfs.store.csr import CSRSource, SparseSource, as_block
+from bigfs.store.csr import CSRSource, as_block
 from bigfs.store.formats.parts import ArrayByRows, in_blocks, open_here
 from bigfs.store.source import (
     Options,
@@ -94,7 +94,7 @@ class FrameSource(RandomAccessSource):
         if self._ids is not None:
             yield [str(value) for value in self._ids]
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
         piece = self._frame.iloc[start:stop]
         if len(self._places) < piece.shape[1]:
@@ -349,7 +349,7 @@ class DaskFrameSource(Source):
             raise no_column(self.uri, name, self._X.columns)
         return self._X[name].compute(scheduler=dask_get())
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for i in range(self._X.npartitions):
             # No name holds the part while the next is computed.
@@ -366,7 +366,10 @@ def _measure(frame: Any) -> Any:
 
 
 class DaskSource(Source):
-    """A Dask array of known shape; one band of its row chunks is in memory at a time."""
+    """A Dask array of known shape; one band of its row chunks is in memory at a time.
+
+    Its meta says whether chunks are sparse; how many entries they have, only reading them tells.
+    """
 
     def __init__(self, X: Any) -> None:
         import dask.array as da
@@ -384,11 +387,14 @@ class DaskSource(Source):
         self.dtype = work_dtype(X.dtype, self.uri)
         check_shape(X.shape, self.uri)
         self.n_samples, self.n_features = (int(size) for size in X.shape)
-        self._X = X
+        self._X, self.sparse = X, hasattr(getattr(X, "_meta", None), "tocsr")
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
+    def iter_rows(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive blocks of at most ``rows`` rows."""
         for start, stop in self._bands(rows):
+            if self.sparse:
+                yield from in_blocks(as_block(self._compute(start, stop), self.dtype), rows)
+                continue
             band = self._compute(start, stop)
             if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of
                 band = band.toarray()
@@ -410,26 +416,11 @@ class DaskSource(Source):
             yield start, stop
 
 
-class SparseDaskSource(SparseSource, DaskSource):
-    """A Dask array of scipy sparse chunks; how many entries they have, only reading them tells."""
-
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        for start, stop in self._bands(rows):
-            yield from in_blocks(as_block(self._compute(start, stop), self.dtype), rows)
-
-
-def open_dask(X: Any) -> DaskSource:
-    """Open a Dask array; its meta says whether its chunks are sparse."""
-    sparse = hasattr(getattr(X, "_meta", None), "tocsr")
-    return SparseDaskSource(X) if sparse else DaskSource(X)
-
-
 def open_object(X: Any, options: Options) -> Source | None:
     """Return a source for an object, None for one of a kind that is not read."""
     root = type(X).__module__.split(".")[0]
     if root == "dask":
-        return DaskFrameSource(X, options.roles) if is_frame(X) else open_dask(X)
+        return DaskFrameSource(X, options.roles) if is_frame(X) else DaskSource(X)
     if is_pandas(X):
         return FrameSource(X, options.roles)
     if is_frame(X) and root != "pandas":

@@ -17,13 +17,13 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.threads import parsed
 from bigfs.core.units import GIB, format_bytes
-from bigfs.store.csr import CSRSource, SparseSource
+from bigfs.store.csr import CSRSource
 from bigfs.store.formats.cube import CubeSource, Later, open_transposed
 from bigfs.store.formats.npy import FileArray, load, read_header
 from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
 from bigfs.store.location import Location
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import Source, check_shape, choose_member, listed, work_dtype
+from bigfs.store.source import Source, choose_member, listed, work_dtype
 from bigfs.store.values import as_floats, check_vector, refusing
 
 _CSR = {"data", "indices", "indptr", "shape"}
@@ -40,12 +40,11 @@ class NpzSource(Source):
     """A member of a .npz file in C order, whose first dimensions are rows: streamed."""
 
     def __init__(self, member: _Member, n_features: int) -> None:
-        self.uri, self._member, self._stored = member.uri, member, member.dtype
-        self.dtype = work_dtype(self._stored, self.uri)
-        self.n_samples, self.n_features = math.prod(member.shape) // n_features, n_features
-        check_shape((self.n_samples, n_features), self.uri)
+        shape = math.prod(member.shape) // n_features, n_features
+        self.set_matrix(member.uri, shape, member.dtype)
+        self._member = member
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         n_samples = self.n_samples or 0
         with self._member.unpacking() as file:
@@ -182,7 +181,7 @@ def _numbers(path: Location, member: str) -> tuple[int, ...]:
     return shape if dtype.kind in "fiub" else ()
 
 
-def _open_sparse(path: Location, has_format: bool) -> SparseSource:
+def _open_sparse(path: Location, has_format: bool) -> Source:
     """Open what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix.
 
     A matrix that is neither stored by rows nor by columns is loaded.

@@ -23,8 +23,8 @@ from bigfs.store import csr
 from bigfs.store.formats.cube import CubeSource, Place
 from bigfs.store.location import METADATA_BYTES
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
-from bigfs.store.values import as_floats, check_exact, decoding
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.values import HEAD_ROWS, are_counts, as_floats, check_exact, decoding
 
 PARTS = ("data", "indices", "indptr")
 # Entries of a matrix by columns that are handled at once, and those of a band of rows.
@@ -107,18 +107,14 @@ class ArrayByRows(RandomAccessSource):
     _cure = "Write it again."  # of what cannot be decoded
 
     def __init__(self, place: Place, uri: str) -> None:
-        self.uri, self._place = uri, place
-        self.shareable = not _is_here(place)
+        self._place, self.shareable = place, not _is_here(place)
         with place() as array:
-            self._stored = np.dtype(array.dtype)
-            self.dtype = work_dtype(array.dtype, uri)
-            check_shape(array.shape, uri)
-            self.n_samples, self.n_features = (int(size) for size in array.shape)
+            self.set_matrix(uri, array.shape, array.dtype)
             chunks = getattr(array, "chunks", None)  # not of NumPy
-        self.held_bytes = _decoded(chunks, self._stored.itemsize)
+        self.held_bytes = _decoded(chunks, self.stored_dtype.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         with decoding(f"{self.uri}: rows {start} to {stop}", self._cure), self._place() as array:
             rows = self._stored_rows(array, start, stop)
@@ -137,9 +133,10 @@ def open_dense(place: Place, uri: str) -> Source:
     return CubeSource(uri, place, None) if is_large else source
 
 
-class _SomeFeatures(csr.SparseSource):
+class _SomeFeatures(Source):
     """A sparse matrix in a file, of which some columns are features."""
 
+    sparse = True
     _kept: np.ndarray | None = None
     _width: int  # of the matrix
 
@@ -215,11 +212,11 @@ class _Parts(_SomeFeatures):
         return {name: state[name] for name in state if name not in ("_indptr", "layout")}
 
 
-class CSRParts(_Parts, csr.RandomAccessSparse):
+class CSRParts(_Parts, RandomAccessSource):
     """A matrix by rows: a block is read where it lies."""
 
     @cached_property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """Blocks of 8 to 16 MB of entries."""
         return csr.csr_layout(self._indptr, self.dtype.itemsize)
 
@@ -227,7 +224,7 @@ class CSRParts(_Parts, csr.RandomAccessSparse):
         """Return the entries of the largest block of so many rows."""
         return csr.largest_block(self._indptr, rows)
 
-    def read_csr(self, start: int, stop: int) -> Any:
+    def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
         return self._block(self.read_entries(start, stop))
 
@@ -284,13 +281,13 @@ class ByBands(_SomeFeatures):
         """Say whether the first entries, of the first 1,000 rows if any, are counts."""
         if not self.n_entries:
             return False
-        piece = next(self.pieces())
-        head = piece[piece["row"] < csr.HEAD_ROWS]
-        return csr.are_counts((head if len(head) else piece)["value"])
+        rows, _, values = next(self.pieces())
+        head = values[rows < HEAD_ROWS]
+        return are_counts(head if len(head) else values)
 
     @abstractmethod
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
 
     def _check_sizes(self, n_pointers: int) -> None:
         """Take down what is held while entries are put in order; refuse what is too large."""
@@ -301,13 +298,13 @@ class ByBands(_SomeFeatures):
         self.held_bytes += 8 * self._n_groups * (self.n_entries // _FEWEST_IN_PIECE)
 
     @property
-    def layout(self) -> csr.CSRLayout:
+    def layout(self) -> CSRLayout:
         """As the entries are counted; before that, as if rows had about as many each."""
         if self._rows is not None:
             return csr.csr_layout(self._rows, self.dtype.itemsize)
         mean = self.n_entries / self.n_samples
         rows = min(self.n_samples, csr.rows_for(mean, self.dtype.itemsize))
-        return csr.CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
+        return CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
 
     def begin(self) -> None:
         """Count the entries of every row."""
@@ -315,7 +312,7 @@ class ByBands(_SomeFeatures):
         if self._rows is None:
             self._count()
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         from scipy.sparse import coo_array
 
@@ -347,7 +344,9 @@ class ByBands(_SomeFeatures):
         weakref.finalize(self, file.close)
         ends, n_written = [], 0
         with track("entries of the rows", self.n_entries, "entries") as progress:
-            for piece in self.pieces():
+            for rows, columns, values in self.pieces():
+                piece = np.empty(len(values), self._record)
+                piece["row"], piece["column"], piece["value"] = rows, columns, values
                 np.add.at(counts, piece["row"] + 1, 1)
                 groups = self._group_of(piece["row"]).astype(np.uint16)
                 if (groups[1:] < groups[:-1]).any():
@@ -395,22 +394,19 @@ class CSCParts(_Parts, ByBands):
         super().__init__(place, shape, uri, by_columns=True)
         self._check_sizes(self.n_samples)
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the entries in the order of the file, as records."""
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, columns and values of the entries, in the order of the file."""
         edges = self._indptr
         for start in range(0, self.n_entries, _PIECE_ENTRIES):
             stop = min(start + _PIECE_ENTRIES, self.n_entries)
-            piece = np.empty(stop - start, self._record)
             with decoding(self.uri), self._place() as parts:
-                piece["value"] = parts["data"][start:stop]
+                values = np.asarray(parts["data"][start:stop])
                 rows = np.asarray(parts["indices"][start:stop])
             if rows.min() < 0 or rows.max() >= self.n_samples:
                 raise self.damaged("indices lead outside of the matrix")
-            piece["row"] = rows
             first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
             inside = np.clip(edges[first : last + 2], start, stop)
-            piece["column"] = np.repeat(np.arange(first, last + 1), np.diff(inside))
-            yield piece
+            yield rows, np.repeat(np.arange(first, last + 1), np.diff(inside)), values
 
 
 def _by_pieces(array: Any, first: int, last: int) -> np.ndarray:

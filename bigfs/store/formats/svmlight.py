@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.csr import CSRLayout, SparseSource, as_block, rows_for
+from bigfs.store.csr import as_block, rows_for
 from bigfs.store.formats.parts import in_blocks
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import Location
-from bigfs.store.source import Source, check_no_variable, check_shape
+from bigfs.store.source import CSRLayout, Source, check_no_variable, check_shape
 from bigfs.store.values import refusing
 
 _FAULTS = (ValueError, OverflowError, TypeError, IndexError, MemoryError)
@@ -25,8 +25,10 @@ _CURE = "Each has a class, and FEATURE:VALUE with rising features."
 _PIECE_BYTES = 2**22
 
 
-class SvmlightSource(SparseSource):
+class SvmlightSource(Source):
     """The entries of a file, in the order of its rows."""
+
+    sparse = True
 
     def __init__(self, path: Location) -> None:
         self.uri, self._path = str(path), path.absolute()
@@ -52,7 +54,7 @@ class SvmlightSource(SparseSource):
         rows = min(n_rows, rows_for(mean, self.dtype.itemsize))
         return CSRLayout(rows, self._n_entries, min(self._n_entries, rows * self._largest_row))
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         from scipy.sparse import csr_array
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.csr import SparseSource, as_block
+from bigfs.store.csr import as_block
 from bigfs.store.formats import hdf5
 from bigfs.store.formats.cube import CubeSource, open_transposed
 from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
@@ -79,8 +79,8 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     if hdf5.find(file, name, uri) is None:
         raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(file['layers']))}.")
     matrix = partial(hdf5.open_member, str(path.absolute()), name)
-    rows = CubeSource(uri, partial(open_transposed, matrix), None, None)
-    source = DenseAsSparse(rows)
+    source = DenseAsSparse(uri, partial(open_transposed, matrix), None, None)
+    source.grid = None
     about = [f"row_attrs/{key}" for key in ("Gene", "var_names", "Accession")]
     genes = _texts(file, path, about, source.n_features)
     if genes:
@@ -88,7 +88,7 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     for key in ("obs_names", "CellID"):  # of anndata, and of all others
         name = f"col_attrs/{key}"
         if hdf5.find(file, name, uri) is not None:
-            source.index, source.ids = key, _stored_texts(file, path, name, rows.n_samples)
+            source.index, source.ids = key, _stored_texts(file, path, name, source.n_samples)
     return source
 
 
@@ -163,18 +163,14 @@ def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
     return unique
 
 
-class DenseAsSparse(SparseSource):
+class DenseAsSparse(CubeSource):
     """A dense array of which most is zero, as anndata reads it: sparse."""
 
-    def __init__(self, source: CubeSource) -> None:
-        self._source, self._stored = source, source.stored_dtype
-        for name in ("uri", "n_samples", "n_features", "dtype", "held_bytes", "temporary_bytes"):
-            setattr(self, name, getattr(source, name))
-        self.starts_quickly = source.starts_quickly
+    sparse = True
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
+    def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        for block in self._source.iter_blocks(rows):
+        for block in super().iter_rows(rows):
             yield as_block(block, self.dtype)
 
 

@@ -351,7 +351,7 @@ class ZarrSource(ArrayByRows):
             array.get_basic_selection(slice(a, b), out=wrap(rows[a - start : b - start]))
         return rows
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+    def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
         band = max(rows, self.chunk_rows) // self.chunk_rows * self.chunk_rows
         for start in range(0, self.n_samples, band):

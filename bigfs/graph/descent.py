@@ -26,9 +26,9 @@ import numpy as np
 
 from bigfs.blocks.kernels import slices
 from bigfs.core.errors import InputError
-from bigfs.core.seeds import derive_seed, rng
+from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import compiled
-from bigfs.graph.local import nearest, search_exact, share_listed
+from bigfs.graph.local import nearest, search_exact
 
 logger = logging.getLogger("bigfs")
 
@@ -45,16 +45,6 @@ SEARCH_WIDTH = 16
 MAX_ROWS = 2**24
 _TILE_BYTES = 16 * 1024**2
 _TILE_ROWS = 65_536
-# Narrower rows gain nothing by a projection; in wider ones finding components is not cheap.
-WIDE_FEATURES = range(192, 4097)
-# Among projected rows pynndescent looks for more than are wanted: all features decide.
-PROJECTED_WIDTH = 1.4
-_SHARES = (5, 4, 3)
-_MOST_COMPONENTS = 400
-_FITTED_ROWS = 1500
-_TEST_ROWS = 200
-# pynndescent itself misses more than this leaves out.
-_ENOUGH = 0.994
 # Under numba's workqueue layer two threads inside parallel kernels abort the process.
 _numba_lock = threading.Lock()
 
@@ -79,13 +69,9 @@ def search_prepared(
             "lower memory_limit, so that the rows are divided into more partitions."
         )
     width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
-    wider = int(PROJECTED_WIDTH * width)
-    data = projected_rows(rows, n_neighbors, wider, seed)
-    if data is None:
-        wider = width
-        data = rows if rows.dtype == np.float32 else _in_float32(rows, rows.mean(axis=0))
+    data = rows if rows.dtype == np.float32 else _in_float32(rows)
     with _numba_lock:
-        candidates = descend(data, wider, seed)
+        candidates = descend(data, width, seed)
         del data
     # Sums may be reordered for speed.
     squares = compiled(_squares, "reassoc", "contract")
@@ -101,19 +87,11 @@ def search_prepared(
     return indices, squared
 
 
-def _in_float32(
-    rows: np.ndarray, center: np.ndarray, components: np.ndarray | None = None
-) -> np.ndarray:
-    """Return rows from a center, or the components of these, float32.
-
-    Far from the origin float32 has few digits.
-    """
-    width = rows.shape[1] if components is None else components.shape[1]
-    out = np.empty((len(rows), width), np.float32)
-    center = center.astype(rows.dtype)
+def _in_float32(rows: np.ndarray) -> np.ndarray:
+    """Return rows less their mean: far from the origin float32 has few digits."""
+    out, center = np.empty(rows.shape, np.float32), rows.mean(axis=0)
     for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
-        tile = (rows[part] - center).astype(np.float32, copy=False)
-        out[part] = tile if components is None else tile @ components
+        out[part] = rows[part] - center
     return out
 
 
@@ -131,61 +109,6 @@ def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
                 total += gap * gap
             squared[i, c] = total
     return squared
-
-
-def most_components(n_features: int) -> int:
-    """Return how many components rows of a width may be projected on; 0 if never."""
-    if n_features not in WIDE_FEATURES:
-        return 0
-    return min(_MOST_COMPONENTS, n_features // min(_SHARES))
-
-
-def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) -> np.ndarray | None:
-    """Return projected rows whose ``width`` nearest hold the ``n_neighbors`` true ones.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_features), float32 or float64
-    n_neighbors, width : int
-    seed : int
-
-    Returns
-    -------
-    projected : ndarray of shape (n_rows, n_components), float32
-        A fifth to a third of the features. None instead if the rows are narrow, few or very
-        wide, or if not even a third is enough.
-    """
-    n, d = rows.shape
-    most = most_components(d)
-    if most == 0 or n <= 4 * _FITTED_ROWS:
-        return None
-    generator = rng(seed, "projection")
-    sample = rows[np.sort(generator.choice(n, _FITTED_ROWS, replace=False))]
-    mean = sample.mean(axis=0, dtype=np.float64)
-    components = leading_components(sample - mean, most, generator)
-    tests = np.sort(generator.choice(n, _TEST_ROWS, replace=False))
-    true, _ = search_exact(rows, n_neighbors, rows[tests], tests)
-    projected = _in_float32(rows, mean, components)
-    for share in _SHARES:
-        narrow = projected[:, : min(most, d // share)]
-        candidates, _ = search_exact(narrow, width, narrow[tests], tests)
-        if share_listed(candidates, true).mean() >= _ENOUGH:
-            return np.ascontiguousarray(narrow)
-    return None
-
-
-def leading_components(
-    sample: np.ndarray, n_components: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Return the leading right singular vectors of centered rows, float32, by a random start."""
-    sample = sample.astype(np.float32)
-    start = generator.normal(size=(len(sample), n_components + 10)).astype(np.float32)
-    Q, _ = np.linalg.qr(sample.T @ start)
-    Q, _ = np.linalg.qr(sample.T @ (sample @ Q))
-    scores = sample @ Q
-    values, vectors = np.linalg.eigh(scores.T @ scores)
-    order = np.argsort(-values, kind="stable")[:n_components]
-    return np.ascontiguousarray(Q @ vectors[:, order])
 
 
 def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:

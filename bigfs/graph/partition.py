@@ -21,9 +21,7 @@ from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.descent import (
     EXACT_ROWS,
     MAX_ROWS,
-    PROJECTED_WIDTH,
     SEARCH_WIDTH,
-    most_components,
 )
 from bigfs.graph.local import ALGORITHMS, METRICS
 from bigfs.graph.shuffle import Runs
@@ -104,9 +102,8 @@ class PartitionPlan:
 
     def search_seconds(self, n_samples: int, n_features: int, n_neighbors: int) -> float:
         """Return the processor time of all searches: an estimate."""
-        width = most_components(n_features) or n_features
         each, by_feature = _DESCENT_SECONDS
-        descent = n_samples * n_neighbors * (each + by_feature * width)
+        descent = n_samples * n_neighbors * (each + by_feature * n_features)
         largest = min(n_samples, self.capacity_rows)
         exact = n_samples * largest * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
         return exact if self.exact else min(exact, descent)
@@ -136,9 +133,6 @@ def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> 
     """Return the bytes of a partition with its index, where pynndescent has run before."""
     width = max(SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
-    if most_components(n_features):
-        copy = 8 * most_components(n_features)
-        width = int(PROJECTED_WIDTH * width)
     per_row = n_features * itemsize + copy + _INDEX_BYTES * width
     return rows * per_row + _BUFFER_BYTES
 

@@ -38,7 +38,6 @@ from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.graph.descent import leading_components
 from bigfs.graph.local import merge_exact, prepare_rows, search_exact, share_listed
 from bigfs.graph.recall import (
     RecallEstimate,
@@ -132,7 +131,7 @@ def components_enough(
     tests, fitted = np.split(order, [len(X) // 5])
     X -= X[fitted].mean(axis=0)
     wanted = min(_NUMBERS[-1], X.shape[1], len(fitted))
-    projected = X @ leading_components(X[fitted], wanted, rng(0, "components"))
+    projected = X @ _leading_components(X[fitted], wanted, rng(0, "components"))
     true, _ = search_exact(X, n_neighbors, X[tests], tests)
     for p in _NUMBERS:
         narrow = projected[:, :p]
@@ -140,6 +139,20 @@ def components_enough(
         if share_listed(near, true).mean() >= _LEAST_KEPT:
             return p
     return None
+
+
+def _leading_components(
+    sample: np.ndarray, n_components: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the leading right singular vectors of centered rows, float32, by a random start."""
+    sample = sample.astype(np.float32)
+    start = generator.normal(size=(len(sample), n_components + 10)).astype(np.float32)
+    Q, _ = np.linalg.qr(sample.T @ start)
+    Q, _ = np.linalg.qr(sample.T @ (sample @ Q))
+    scores = sample @ Q
+    values, vectors = np.linalg.eigh(scores.T @ scores)
+    order = np.argsort(-values, kind="stable")[:n_components]
+    return np.ascontiguousarray(Q @ vectors[:, order])
 
 
 def _sample(source: Source) -> np.ndarray:

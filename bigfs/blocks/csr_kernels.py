@@ -38,7 +38,7 @@ def compact(X: Any) -> Any:
             return X
     from scipy.sparse import csr_array
 
-    places = np.flatnonzero(X)  # scipy looks for the entries three times
+    places = np.flatnonzero(X != 0)  # scipy looks for the entries three times
     starts = np.searchsorted(places, X.shape[1] * np.arange(len(X) + 1)).astype(np.int32)
     columns = (places % X.shape[1]).astype(np.int32)
     return csr_array((X.ravel()[places], columns, starts), shape=X.shape)

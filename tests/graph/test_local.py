@@ -162,3 +162,15 @@ assert numba.threading_layer() == "workqueue"
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.full
+def test_distances_of_wide_rows_far_from_zero_are_those_of_all_features() -> None:
+    X = manifold(6500, 220).astype(np.float64) + 1e4
+    indices, distances = knn_local(X, 10, algorithm="pynndescent")
+    rows = np.arange(0, 6500, 13)
+    gaps = np.linalg.norm(X[rows, None] - X[indices[rows]], axis=2)
+    np.testing.assert_allclose(distances[rows], gaps, rtol=3e-7)
+    _, true = knn_exact(X, 11, query=X[rows])
+    recall = float((distances[rows] <= true[:, -1:] * (1 + 1e-6)).mean())
+    assert recall >= 0.985, f"recall {recall:.4f}, required 0.985"

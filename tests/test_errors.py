@@ -78,3 +78,9 @@ def test_error_comes_back_from_a_worker(error, client):
 
 def _fail(error: type[BigfsError], message: str) -> None:
     raise error(message)
+
+
+def test_a_row_among_those_that_are_left_goes_by_its_own_number() -> None:
+    for dropped in ([], [0], [9, 3, 4, 0], [11]):
+        left = [row for row in range(12) if row not in dropped]
+        assert [errors.row_in_the_original(i, dropped) for i in range(len(left))] == left

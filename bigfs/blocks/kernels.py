@@ -21,7 +21,6 @@ _GRAM_TILE_BYTES = 256 * 1024
 _GRAM_TILE_ROWS = 128
 # Values that differ by no more steps of their type are equal: sums in another order do.
 ROUNDING = 4
-NO_SHIFT = np.float64(0)
 # Rows whose means are near enough to those of a block.
 _HEAD_ROWS = 256
 
@@ -42,7 +41,7 @@ def slices(n_rows: int, step: int) -> Iterator[slice]:
 
 
 def float_tiles(
-    X: np.ndarray, shift: np.ndarray | np.float64 = NO_SHIFT
+    X: np.ndarray, shift: np.ndarray | float = 0.0
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield the rows of a dense block less ``shift`` in float64, some of them at a time.
 
@@ -254,6 +253,6 @@ def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> 
             product -= np.multiply.outer(shift, V.sum(axis=0))
         return product
     total = np.zeros((X.shape[1], V.shape[1]))
-    for part, tile in float_tiles(X, NO_SHIFT if shift is None else shift):
+    for part, tile in float_tiles(X, 0.0 if shift is None else shift):
         total += tile.T @ V[part]
     return total

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import NO_SHIFT, float_tiles, row_tiles
+from bigfs.blocks.kernels import float_tiles, row_tiles
 from bigfs.blocks.rowblocks import gather_parts
 from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
 from bigfs.core.errors import InputError, check_count
@@ -215,10 +215,7 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def _sum_by_label(
-    rows: np.ndarray,
-    labels: np.ndarray,
-    n_clusters: int,
-    origin: np.ndarray | np.float64 = NO_SHIFT,
+    rows: np.ndarray, labels: np.ndarray, n_clusters: int, origin: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return counts (n_clusters,) and sums (n_clusters, n_features), float64, and squared norms.
 

@@ -21,7 +21,7 @@ from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
-from bigfs.core.errors import CorruptStoreError, InputError, RowError, check_choice
+from bigfs.core.errors import CorruptStoreError, InputError, check_choice, row_in_the_original
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
@@ -271,12 +271,12 @@ class RowBlocks:
         row, value = max(largest, key=lambda pair: abs(pair[1]))
         names = self.source.feature_names
         feature = f" ({names[column]!r})" if names else ""
-        error = RowError(
+        row = row_in_the_original(row, self.source.dropped)
+        raise InputError(
             f"{self.source.uri}: row {row}, column {column}{feature} is {value:.3g}, and no "
             f"feature varies by more than {gap[column]:.3g}: differences below {least:.0e} are too "
             f"small, {reason}. Multiply the data by a power of ten. {FROM_0}"
         )
-        raise error.in_the_original(self.source.dropped)
 
     def _glance(self) -> Moments:
         """Return the moments of the first rows of three blocks, which is no pass."""

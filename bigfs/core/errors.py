@@ -53,12 +53,16 @@ class RowError(InputError):
         """Return it with the row's number among all rows, ``dropped`` ones included."""
 
         def renumbered(match: re.Match[str]) -> str:
-            row = int(match[2])
-            for left_out in sorted(dropped):
-                row += left_out <= row
-            return f"{match[1]}{row}"
+            return f"{match[1]}{row_in_the_original(int(match[2]), dropped)}"
 
         return InputError(re.sub(r"([Rr]ow )(\d+)", renumbered, str(self), count=1))
+
+
+def row_in_the_original(row: int, dropped: Iterable[int]) -> int:
+    """Return the number among all rows of one among those that are left."""
+    for left_out in sorted(dropped):
+        row += left_out <= row
+    return row
 
 
 class InputTypeError(InputError, TypeError):

@@ -115,6 +115,7 @@ class RunDirectory(RunFolder):
                 return "done anew, by --fresh"
             fault = self._fault(name)
             return "finished" if fault is None else " of its result ".join(fault)
+        # The result of a quick run is what the fits of its stability agree on.
         is_quick, was_quick = ("stability" in which for which in (settings, record["settings"]))
         if is_quick != was_quick:
             return "it was a full run" if is_quick else "it was a quick run"

@@ -5,10 +5,6 @@ calls the number of threads through a pointer and carries the address of its dis
 Here the same functions run with one thread, which is what bigfs asks for, and with a distance
 that numba knows by its type. The neighbors are the same bits, and a second process loads the
 code in a fraction of a second.
-
-Where rows have hundreds of features, computing distances is most of the work, and a few principal
-components already rank the neighbors almost rightly. Whether they do is measured on the rows at
-hand: the projection is used only if true neighbors of test rows are among its candidates.
 """
 
 from __future__ import annotations

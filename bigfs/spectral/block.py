@@ -27,7 +27,7 @@ Steps: TypeAlias = Sequence[tuple[float, float, float]]
 
 _RECORD = "spectral.json"
 # What it has of a block.
-_COUNTED = ("steps", "dtype", "n_near", "z", "filtering")
+_COUNTED = ("steps", "dtype", "n_near", "z", "filtering", "turned")
 # Multiplications of one task, about half a minute: what a worker that dies costs.
 MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
@@ -72,7 +72,7 @@ class Record:
 def _places(stored: Any) -> Iterator[str]:
     """Yield all addresses in a part of a record."""
     for name, value in stored.items() if isinstance(stored, dict) else enumerate(stored):
-        if name in ("folder", "labels", "volumes") or (name == "in_order" and value):
+        if name in ("folder", "path", "labels", "volumes") or (name == "in_order" and value):
             yield str(value)
         if isinstance(value, (dict, list)):
             yield from _places(value)
@@ -106,7 +106,7 @@ class StoredBlock:
 
     def __post_init__(self) -> None:
         self._volumes = self.graph.volumes.load()
-        self._stale: list[Vectors] = []
+        self._stale: list[Vectors | tasks.RitzVectors] = []
         self._state: dict[str, Any] = {}
         self.z: Vectors
         # Within the filter: vectors and those before them.
@@ -117,7 +117,10 @@ class StoredBlock:
         if self.record.state is not None:
             for name in _COUNTED:
                 value = self.record.state["block"][name]
-                setattr(self, name, Vectors(**value) if isinstance(value, dict) else value)
+                if isinstance(value, dict):
+                    open_ = tasks.RitzVectors.open if name == "turned" else Vectors
+                    value = open_(**value)
+                setattr(self, name, value)
             self.begin = replace(self.begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
@@ -125,12 +128,15 @@ class StoredBlock:
             written = run_tasks(tasks.begin_task, range(len(self.z.widths)), *shared, label="start")
             self.z = replace(self.z, attempts=written)
 
-    def commit(self, state: dict[str, Any]) -> None:
+    def commit(self, state: dict[str, Any], *, is_last: bool = False) -> None:
         """Record the vectors that count and, as JSON values, where the iteration is.
 
-        Others are deleted then.
+        Others are deleted then. At the end the vectors that ``turned`` is made of count too.
         """
         self._state = state
+        if self.turned is not None and not is_last:
+            self._stale.append(self.turned)
+            self.turned = None
         block = {name: getattr(self, name) for name in _COUNTED}
         self.record.write(self.graph, {"iteration": state, "block": block})
         for vectors in self._stale:
@@ -174,12 +180,10 @@ class StoredBlock:
             self.filtering = state
             self.commit(self._state)
 
-    def ritz(
-        self, steps: Steps, n_done: int, *, is_last: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+    def ritz(self, steps: Steps, n_done: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Filter the vectors and turn them to Ritz vectors without a part in the null space.
 
-        The last ones are not stored: ``turned`` computes them where they are wanted.
+        They are stored in the type of the block; ``turned`` computes them in float64.
 
         Parameters
         ----------
@@ -187,7 +191,6 @@ class StoredBlock:
             Of the recurrence; none: the vectors are taken as they are stored.
         n_done : int
             Leading vectors that need not be filtered.
-        is_last : bool, default=False
 
         Returns
         -------
@@ -221,14 +224,11 @@ class StoredBlock:
         means_ref = self.scratch.put(self.scratch.unique("means"), means)
         turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
         self.turned = tasks.RitzVectors(filtered, means_ref, turn_ref)
-        target = None if is_last else self._target(by_panel=False)
+        target = self._target(by_panel=False)
         shared = (self.graph, self.turned, target, mu[::-1])
         results = run_tasks(tasks.turn_task, blocks, *shared, label="spectral rows")
-        if target is not None:
-            self.scratch.remove(means_ref, turn_ref)
-            filtered.remove()  # no record names it
-            self._stale.append(self.z)
-            self.z = replace(target, attempts=[attempt for attempt, _ in results])
+        self._stale.append(self.z)
+        self.z = replace(target, attempts=[attempt for attempt, _ in results])
         squares = np.sum([part for _, part in results], axis=0)
         return 1.0 - mu[::-1], np.sqrt(squares), n_products
 

@@ -159,7 +159,7 @@ class _Solve:
     goal: Goal
     graph: StoredGraph
     scratch: Scratch
-    block: StoredBlock | None = None  # None: the null space gives all vectors
+    iteration: Iteration | None = None  # None: the null space gives all vectors
 
     def iterate(self, storage: Storage, begin: Begin, record: Record, progress: Work) -> None:
         """Find the vectors beyond the null space."""
@@ -172,22 +172,23 @@ class _Solve:
                 else:
                     begin = replace(begin, start=None)
                     begin = coarse_start(graph, begin, goal.n_missing, scratch, storage)
-            self.block = StoredBlock(graph, scratch, width, begin, record, progress)
-            iteration = Iteration(goal, self.block)
-            iteration.run()
-        if iteration.is_cut:
+            block = StoredBlock(graph, scratch, width, begin, record, progress)
+            self.iteration = Iteration(goal, block)
+            self.iteration.run()
+        if self.iteration.is_cut:
             say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
 
     def finish(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
         """Write the embedding and return the small results."""
-        goal, block = self.goal, self.block
+        goal, iteration = self.goal, self.iteration
         eigenvalues = residuals = np.zeros(0)
         turn, guards = np.zeros((0, 0)), None
-        if block is not None:
-            # The vectors as they are stored.
-            eigenvalues, residuals, n_products = block.ritz([], block.width, is_last=True)
-            goal.edge = max(goal.edge, float(eigenvalues[-1]))
-            goal.n_products += n_products
+        if iteration is not None:
+            block, eigenvalues, residuals = (
+                iteration.block,
+                iteration.eigenvalues,
+                iteration.residuals,
+            )
             goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
             known = block.n_near or block.width
@@ -215,7 +216,8 @@ class _Solve:
         levels = contrast_levels(volumes[order], self.goal.n_known)[inverse(order)]
         levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
         turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
-        return Final(None if self.block is None else self.block.turned, levels_ref, turn_ref)
+        turned = self.iteration.block.turned if self.iteration else None
+        return Final(turned, levels_ref, turn_ref)
 
     def _one_basis(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
@@ -236,6 +238,6 @@ class _Solve:
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
         """Return, for each column of each measure, the first row that is as large as any."""
         n, shared = self.graph.n_samples, (self.graph, final, measures)
-        blocks = block_bounds(n, PIECE_ROWS) if self.block is None else self.block.z.bounds
+        blocks = self.iteration.block.z.bounds if self.iteration else block_bounds(n, PIECE_ROWS)
         pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")
         return [pivot.rows[0][2] for pivot in pivots]

@@ -91,6 +91,7 @@ class Window:
 # What a record has of an iteration and of its goal.
 _COUNTED = ("degree", "n_done", "n_waited", "n_given_up", "is_cut", "is_done")
 _COUNTED_BY_GOAL = ("n_products", "n_iterations", "edge")
+_MEASURED = ("eigenvalues", "residuals")
 
 
 class Iteration:
@@ -101,7 +102,7 @@ class Iteration:
     goal : Goal
         Counts iterations and products.
     block : StoredBlock
-        Holds the wanted vectors in its first columns at the end.
+        At the end the wanted vectors are the first columns of its last Ritz vectors.
     """
 
     def __init__(self, goal: Goal, block: StoredBlock) -> None:
@@ -111,6 +112,8 @@ class Iteration:
         self._n_near = block.n_near if block.n_near > goal.n_missing else 0
         # Whether there are more vectors of the last eigenvalue than the block has.
         self.is_cut = self.is_done = False
+        # Eigenvalues of L, ascending, and their residuals.
+        self.eigenvalues = self.residuals = np.zeros(0)
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
         if block.record.state is not None:
@@ -120,6 +123,8 @@ class Iteration:
                 setattr(self, name, state[name])
             for name in _COUNTED_BY_GOAL:
                 setattr(goal, name, state[name])
+            for name in _MEASURED:
+                setattr(self, name, np.array(state[name]))
             return
         low, high = _bounds(*block.lanczos(BOUND_STEPS))
         goal.n_products += BOUND_STEPS
@@ -158,7 +163,7 @@ class Iteration:
                 if not self._is_coarse():
                     self.is_cut = bool(needed >= self._n_known())
                     self.is_done = True
-                    self.block.commit(self._state())  # vectors of the rounds before go
+                    self.block.commit(self._state(), is_last=True)
                     return
                 self.block.dtype = "float64"
             self._plan(max(needed, 1))
@@ -182,17 +187,18 @@ class Iteration:
 
     def _ritz(self, steps: Steps, n_done: int) -> None:
         """Turn the filtered block to Ritz vectors, and measure these."""
-        # Eigenvalues of L, ascending, their residuals, and those that would be small enough.
         self.eigenvalues, self.residuals, n_products = self.block.ritz(steps, n_done)
         self.goal.n_products += n_products
         self.goal.edge = float(self.eigenvalues[-1])
+        # Residuals that would be small enough.
         self.accepted = self.goal.accepted(self.eigenvalues)
 
     def _state(self) -> dict[str, Any]:
-        """Return the state at the beginning of a round, as JSON values."""
+        """Return the state between two rounds, as JSON values."""
         return {
             "window": [self.window.low, self.window.cut],
             **{name: getattr(self, name) for name in _COUNTED},
+            **{name: getattr(self, name).tolist() for name in _MEASURED},
             **{name: getattr(self.goal, name) for name in _COUNTED_BY_GOAL},
         }
 

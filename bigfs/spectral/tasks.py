@@ -23,7 +23,14 @@ from bigfs.core.seeds import rng
 from bigfs.spectral.kernels import aligned
 from bigfs.spectral.operator import StoredGraph, Transition
 from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
-from bigfs.store.location import Location, as_location, new_file, read_into, write_from
+from bigfs.store.location import (
+    Location,
+    as_location,
+    new_file,
+    read_into,
+    remove_tree,
+    write_from,
+)
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, block_bounds
 
@@ -263,6 +270,18 @@ class RitzVectors:
     means: ArrayRef  # of shape (n_connected, width)
     turn: ArrayRef  # of shape (width, width)
 
+    @classmethod
+    def open(cls, filtered: dict[str, Any], **refs: dict[str, Any]) -> RitzVectors:
+        """Return the vectors that were recorded."""
+        arrays = {name: ArrayRef.at(ref["path"]) for name, ref in refs.items()}
+        return cls(Vectors(**filtered), **arrays)
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self.filtered.remove()
+        for ref in (self.means, self.turn):
+            remove_tree(ref.path)
+
     def rows(
         self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
     ) -> np.ndarray:
@@ -278,10 +297,10 @@ def turn_task(
     bounds: tuple[int, int],
     graph: StoredGraph,
     turned: RitzVectors,
-    target: Vectors | None,
+    target: Vectors,
     mu: np.ndarray,
-) -> tuple[int | None, np.ndarray]:
-    """Store a block of rows of Ritz vectors, if there is a target, and measure them.
+) -> tuple[int, np.ndarray]:
+    """Store a block of rows of Ritz vectors, and measure them.
 
     Returns the attempt and the squared residuals of these rows.
     """
@@ -291,8 +310,6 @@ def turn_task(
     for start, stop in block_bounds(len(z), TILE_ROWS):
         gap = product[start:stop] - mu * z[start:stop]
         squares += degrees[start:stop] @ (gap * gap)
-    if target is None:
-        return None, squares
     parts = np.split(z.astype(target.dtype, copy=False), np.cumsum(target.widths)[:-1], axis=1)
     return target.write(bounds[0] // target.block_rows, parts), squares
 

@@ -78,10 +78,11 @@ class ArrayRef:
         """Read the whole array."""
         return self.read(0, self.shape[0])
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Read rows ``start`` to ``stop``."""
+    def read(self, start: int, stop: int, memory: np.ndarray | None = None) -> np.ndarray:
+        """Read rows ``start`` to ``stop``, into the first rows of an array if there is one."""
         stop = min(stop, self.shape[0])
-        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        count = max(0, stop - start)
+        out = np.empty((count, *self.shape[1:]), self.dtype) if memory is None else memory[:count]
         row_bytes = math.prod(self.shape[1:]) * out.itemsize
         view = out.reshape(-1).view(np.uint8).data
         self._check_place()

@@ -14,8 +14,9 @@ import numpy as np
 from bigfs.blocks.kernels import Moments
 from bigfs.core.errors import RowError
 from bigfs.core.text import FROM_0
-from bigfs.store.csr import place_of, rows_of_entries, values_of
+from bigfs.store.csr import rows_of_entries
 from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.values import place_of, values_of
 
 KINDS = (
     "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", "normalize_total",

@@ -118,7 +118,7 @@ def components_enough(
         Of a worker. Small ones search small parts of raw rows, without pynndescent.
     """
     few = (source.n_samples or 0) < MANY_ROWS or source.n_features <= WIDE
-    if few or memory_limit < _LEAST_LIMIT or source.sparse or not source.starts_quickly:
+    if few or memory_limit < _LEAST_LIMIT or source.sparse or source.read_once:
         return None
     try:
         rows = RowBlocks.from_any(_sample(source), transform=preprocess)

@@ -10,10 +10,19 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
-from bigfs.store.csr import as_block, place_of, rows_of_entries, values_of
+from bigfs.store.csr import as_block, rows_of_entries
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
-from bigfs.store.values import INFINITE, MISSING, TOO_LARGE, all_usable, checksum, usable
+from bigfs.store.values import (
+    INFINITE,
+    MISSING,
+    TOO_LARGE,
+    all_usable,
+    checksum,
+    place_of,
+    usable,
+    values_of,
+)
 
 # The policy of copies that are read once: NaN stays.
 KEEP = "keep"

@@ -34,6 +34,8 @@ _FEWEST_ALIKE, _ALIKE, _SHOWN_NAMES = 5, 0.8, 5
 # Of the first rows, how many tell whether features have different units, and by which factor their
 # ranges differ then: those of all rows, and those of 95 % of them.
 _UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
+# Ranges below this share of the values may be of rounding.
+_ROUNDING = 1e-6
 # What columns that are no numbers may be read as.
 _CHOICES = {
     "booleans": ("numbers", "drop"),
@@ -400,13 +402,14 @@ def different_units(source: Any) -> str:
 
     They have where the largest range of a feature, in the first rows, is more than 100 times the
     5th percentile of all, and without the outermost rows of each still 30 times: a row far from
-    the others is no unit. Whole numbers from 0 on are counts or pixels, whose unit is one.
+    the others is no unit. Whole numbers from 0 on are counts or pixels, whose unit is one. A range
+    that may be of rounding counts as a large one, as that of a time, but never as a small one.
 
     Parameters
     ----------
     source : Source
     """
-    if source.sparse or not source.starts_quickly:
+    if source.sparse or source.read_once:
         return ""
     n_rows = max(_FEWEST_ROWS, min(_UNIT_ROWS, _LOOKED_AT_VALUES // source.n_features))
     rows, n = [], 0
@@ -422,19 +425,17 @@ def different_units(source: Any) -> str:
     with np.errstate(invalid="ignore", over="ignore"):
         least, most = np.fmin.reduce(X, initial=np.inf), np.fmax.reduce(X, initial=-np.inf)
         spans = most.astype(np.float64) - least
-        # Smaller ones are of rounding.
-        usable = np.isfinite(spans) & (spans > 1e-6 * np.maximum(np.abs(least), np.abs(most)))
+        varying = np.flatnonzero(np.isfinite(spans) & (spans > 0))
+        far = np.maximum(np.abs(least), np.abs(most))[varying]
+        exact = spans[varying] > _ROUNDING * far
         counts = least.min() >= 0 and bool(((X == np.floor(X)) | np.isnan(X)).all())
-    if counts or not usable.any():
-        return ""
-    varying = np.flatnonzero(usable)
-    largest = int(varying[spans[varying].argmax()])
-    if not _differ(spans[varying], _UNITS):
+    if counts or not _differ(spans[varying], exact, _UNITS):
         return ""
     inner = np.diff(np.nanquantile(X[:, varying], [0.025, 0.975], axis=0), axis=0)[0]
-    if not _differ(inner[inner > 0], _INNER_UNITS):
+    if not _differ(inner, exact & (inner > 0), _INNER_UNITS):
         return ""
-    smallest = int(varying[spans[varying].argmin()])
+    largest = int(varying[spans[varying].argmax()])
+    smallest = int(varying[exact][spans[varying][exact].argmin()])
     names = source.feature_names or [f"feature {i}" for i in range(source.n_features)]
     return (
         f"Units differ: {names[smallest]} ranges over {spans[smallest]:.3g}, {names[largest]} over "
@@ -443,8 +444,8 @@ def different_units(source: Any) -> str:
     )
 
 
-def _differ(spans: np.ndarray, factor: float) -> bool:
-    return bool(len(spans)) and bool(spans.max() > factor * np.quantile(spans, 0.05))
+def _differ(spans: np.ndarray, small: np.ndarray, factor: float) -> bool:
+    return bool(small.any()) and bool(spans.max() > factor * np.quantile(spans[small], 0.05))
 
 
 def as_number(text: str) -> float | None:

@@ -15,7 +15,7 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.source import CSRLayout, RandomAccessSource, Source
-from bigfs.store.values import all_usable, usable
+from bigfs.store.values import all_usable, check_exact, place_of, usable, values_of
 
 # A pass copies a block several times: for sorting by columns, and as float64.
 _BLOCK_BYTES = 16 * 10**6
@@ -64,7 +64,7 @@ class CSRSource(RandomAccessSource):
 
     def read_rows(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
-        return as_block(self._X[start:stop], self.dtype)
+        return as_block(self._X[start:stop], self.dtype, self.uri, start)
 
 
 def entry_bytes(itemsize: int) -> int:
@@ -101,7 +101,7 @@ def largest_block(indptr: np.ndarray, rows: int) -> int:
     return int(np.diff(edges).max())
 
 
-def as_block(X: Any, dtype: np.dtype) -> Any:
+def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any:
     """Return sparse rows, or a dense array, as a CSR block; the rows themselves stay as they are.
 
     Parameters
@@ -109,11 +109,15 @@ def as_block(X: Any, dtype: np.dtype) -> Any:
     X : sparse matrix or ndarray of shape (n_rows, n_features)
     dtype : numpy.dtype
         float32 or float64.
+    uri : str, default="X"
+    first_row : int, default=0
+        For the message where a whole number would be rounded.
     """
     from scipy.sparse import csr_array
 
     block = csr_array(X)
     if block.dtype != dtype:
+        check_exact(block, uri, first_row)
         block = block.astype(dtype)
     if not block.has_canonical_format or not block.data.all():
         block = block.copy()
@@ -156,20 +160,6 @@ def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
 def rows_of_entries(block: Any) -> np.ndarray:
     """Return the row of each entry of a CSR block."""
     return np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-
-
-def values_of(block: Any) -> np.ndarray:
-    """Return the values of a block: all of a dense one, the entries of a CSR block."""
-    values: np.ndarray = block.data if hasattr(block, "indptr") else block
-    return values
-
-
-def place_of(block: Any, number: int) -> tuple[int, int]:
-    """Return the row and the column of one of a block's values, by its number among them."""
-    if not hasattr(block, "indptr"):
-        return divmod(number, block.shape[1])
-    row = int(np.searchsorted(block.indptr, number, side="right")) - 1
-    return row, int(block.indices[number])
 
 
 def first_unusable(block: Any) -> tuple[int, int, float] | None:

@@ -261,7 +261,7 @@ class ChainedSource(Source):
         self.empty = set.intersection(*(set(part.empty) for part in self.parts))
         self.column_types = common_types(self.parts)
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
-        self.starts_quickly = first.starts_quickly
+        self.starts_quickly, self.read_once = first.starts_quickly, first.read_once
         self.held_bytes = max(part.held_bytes for part in self.parts)
         self.temporary_bytes = max(part.temporary_bytes for part in self.parts)
         self._read_rows = [0] * len(self.parts)

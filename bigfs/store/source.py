@@ -101,6 +101,8 @@ class Source(ABC):
         Of an array of several dimensions: ``dims`` and ``shape`` of those that are stacked as rows.
     starts_quickly : bool
         Whether its first rows are read without the others.
+    read_once : bool
+        Whether its rows cannot be read again.
     held_bytes : int
         What this process holds while rows are read, beyond blocks of them: the file, if its format
         cannot be read by rows.
@@ -128,6 +130,7 @@ class Source(ABC):
     column_types: Mapping[str, str] = MappingProxyType({})
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
+    read_once: bool = False
     held_bytes: int = 0
     temporary_bytes: int = 0
     _stored: np.dtype | None = None  # where it is another type than that of the rows

@@ -274,7 +274,7 @@ class TableSource(Source):
         table.roles = roles
         self.uri = uri = table.uri
         self.index, self._table = roles.index or table.index, table
-        self.starts_quickly = not table.read_once
+        self.read_once = table.read_once
         fields = [f for f in table.schema if f.name not in table.row_ids or f.name == roles.index]
         check_names([field.name for field in table.schema], len(table.schema), uri)
         # A part of a table may have no rows.

@@ -225,31 +225,47 @@ def _missing_label(name: str, missing: np.ndarray, what: str = "missing") -> Inp
     return InputError(f"{name}: the label of row {row} is {what}. Every row needs one. {FROM_0}")
 
 
+def values_of(block: Any) -> np.ndarray:
+    """Return the values of a block: all of a dense one, the entries of a CSR block."""
+    values: np.ndarray = block.data if hasattr(block, "indptr") else block
+    return values
+
+
+def place_of(block: Any, number: int) -> tuple[int, int]:
+    """Return the row and the column of one of a block's values, by its number among them."""
+    if not hasattr(block, "indptr"):
+        return divmod(number, block.shape[1])
+    row = int(np.searchsorted(block.indptr, number, side="right")) - 1
+    return row, int(block.indices[number])
+
+
 def check_exact(
-    X: np.ndarray, uri: str, first_row: int = 0, columns: Sequence[object] | None = None
+    X: Any, uri: str, first_row: int = 0, columns: Sequence[object] | None = None
 ) -> None:
     """Raise InputError for whole numbers beyond 2^53: in float64 different ones become the same.
 
     Parameters
     ----------
-    X : ndarray of shape (n_rows, n_columns)
+    X : ndarray or CSR block of shape (n_rows, n_columns)
     uri : str
     first_row : int, default=0
         The number of its first row, for the message.
     columns : sequence or None, default=None
         Names of the columns. None: 0, 1, 2...
     """
-    if X.dtype.kind not in "iu" or X.itemsize < 8 or not X.size:
+    values = values_of(X)
+    if values.dtype.kind not in "iu" or values.itemsize < 8 or not values.size:
         return
-    if -EXACT <= X.min() and X.max() <= EXACT:
+    if -EXACT <= values.min() and values.max() <= EXACT:
         return
-    bad = (X > EXACT) | (X < -EXACT) if X.dtype.kind == "i" else X > EXACT
-    row, column = (int(i) for i in np.unravel_index(int(bad.argmax()), X.shape))
+    bad = (values > EXACT) | (values < -EXACT) if values.dtype.kind == "i" else values > EXACT
+    number = int(bad.argmax())
+    row, column = place_of(X, number)
     name = column if columns is None else repr(columns[column])
     raise InputError(
-        f"{uri}: row {first_row + row}, column {name} is {X[row, column]}. Whole numbers beyond "
-        "2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or convert "
-        f"them to float64 yourself. {FROM_0}"
+        f"{uri}: row {first_row + row}, column {name} is {values.flat[number]}. Whole numbers "
+        "beyond 2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or "
+        f"convert them to float64 yourself. {FROM_0}"
     )
 
 

@@ -25,6 +25,8 @@ from bigfs.core.errors import InputError
 from bigfs.pipeline.inspect import inspect
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.registry import METHODS, load_config
+from bigfs.store.columns import different_units
+from bigfs.store.source import open_matrix
 
 IRIS, DIGITS = load_iris().data, load_digits().data[:300]
 # Settings with which a fit of iris takes a moment, and what a method needs.
@@ -278,6 +280,10 @@ def test_auto_scales_features_of_different_units_and_nothing_else() -> None:
     assert _decided(sparse, missing="zero") == "normalize_log1p"
     for X in (WINE, -WINE, np.hstack([one_hot, 1e4 * rng.random((90, 1))])):
         assert _decided(X) == "minmax"
+    since_1970 = np.hstack([rng.random((300, 4)), 1.7e9 + np.arange(300.0)[:, None]])
+    assert _decided(since_1970) == _decided(since_1970 - [0, 0, 0, 0, 1.7e9]) == "minmax"
+    rounded = np.hstack([rng.random((300, 4)), 0.3 + 1e-9 * rng.random((300, 1))])
+    assert _decided(rounded) == "none"
     wide = np.hstack([rng.random((60, 99)), 1e6 * rng.random((60, 1))])
     assert _decided(wide) == "minmax"  # a single one decides all distances
     assert _decided(WINE, preprocess="none") == "none"
@@ -291,9 +297,15 @@ def test_first_rows_decide_whatever_holds_them(tmp_path: Path) -> None:
     bigfs.ingest(WINE, tmp_path / "X.zarr")
     gap = WINE.copy()
     gap[:5, 3] = np.nan
+    # By columns: all is read before the first row is there.
+    np.savez(tmp_path / "X.npz", X=np.asfortranarray(WINE))
+    endings = ("csv", "parquet", "zarr", "npz")
     chunks = da.from_array(WINE, chunks=(20, 13))
-    for X in (frame, *(tmp_path / f"X.{ending}" for ending in ("csv", "parquet", "zarr")), chunks):
+    for X in (frame, *(tmp_path / f"X.{ending}" for ending in endings), chunks):
         assert _decided(X) == "minmax"
+    frame.T.to_csv(tmp_path / "side.csv")
+    on_its_side = open_matrix(tmp_path / "side.csv", index="Unnamed: 0", transpose=True)
+    assert different_units(on_its_side) == different_units(open_matrix(frame)) != ""
     assert _decided(gap, missing="mean") == "minmax"
     with pytest.raises(InputError, match="NaN"):
         _decided(gap)

@@ -666,10 +666,18 @@ def _formats_of(X: np.ndarray, folder: Path) -> dict[str, Any]:
 
 
 def test_whole_numbers_that_would_be_rounded_are_refused(tmp_path: Path) -> None:
+    import dask.array
+    from scipy.sparse import csr_array
+
     X = np.array([[1, 2], [3, 4], [5, 2**53 + 1]])
     for given in _formats_of(X, tmp_path).values():
         with pytest.raises(InputError, match=r"row 2, column (1|'b') is 9007199254740993.*rounded"):
             list(open_matrix(given).iter_blocks(2))
+    rows = csr_array(X)
+    lazy = dask.array.from_array(X, chunks=(2, 2)).map_blocks(csr_array)
+    for sparse in (rows, rows.tocsc(), csr_array(X.astype("u8")), lazy):
+        with pytest.raises(InputError, match="row 2, column 1 is 9007199254740993.*rounded"):
+            list(open_matrix(sparse).iter_blocks(2))
     X[2, 1] -= 1
     (tmp_path / "exact").mkdir()
     for given in _formats_of(X, tmp_path / "exact").values():

@@ -393,7 +393,8 @@ class DaskSource(Source):
         """Yield consecutive blocks of at most ``rows`` rows."""
         for start, stop in self._bands(rows):
             if self.sparse:
-                yield from in_blocks(as_block(self._compute(start, stop), self.dtype), rows)
+                band = as_block(self._compute(start, stop), self.dtype, self.uri, start)
+                yield from in_blocks(band, rows)
                 continue
             band = self._compute(start, stop)
             if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of

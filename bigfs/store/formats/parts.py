@@ -247,7 +247,6 @@ class CSRParts(_Parts, RandomAccessSource):
             if (counts > self._n_columns).any():
                 raise self.damaged("a row has more entries than there are features")
             data, indices = (_by_pieces(parts[name], first, last) for name in PARTS[:2])
-        check_exact(data[None], self.uri, start)
         try:
             # Of the types that the block keeps; what they do not hold is refused below.
             short = indices.dtype == np.int32 and last - first < 2**31
@@ -258,6 +257,7 @@ class CSRParts(_Parts, RandomAccessSource):
             block.check_format(full_check=True)  # what lies outside the shape would crash later
         except ValueError as error:
             raise self.damaged(str(error)) from None
+        check_exact(block, self.uri, start)
         return block
 
 

@@ -42,7 +42,7 @@ from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.one_pass.strategies import random_numbers
 from bigfs.stages.scores import rank
 from bigfs.store.csr import DENSE_LIMIT_BYTES, is_large
-from bigfs.store.labels import load_labels, name_of
+from bigfs.store.labels import check_order, load_labels, name_of
 from bigfs.store.scratch import ArrayRef
 from bigfs.store.source import open_matrix
 
@@ -113,6 +113,7 @@ def classes_and_protocol(
     source, n = blocks.source, blocks.n_samples
     rows = source.row_dimensions
     y = load_labels(settings.labels, n, source.dropped, to_judge_by=True, rows=rows)
+    check_order(settings.labels, source)
     given = settings.model_dump(exclude={"labels"})
     given["n_clusters"] = settings.n_clusters or int(y.max()) + 1
     return y, Protocol(**given, random_state=random_state)

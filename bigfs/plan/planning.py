@@ -28,6 +28,7 @@ from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
 from bigfs.store.columns import note_on_names
+from bigfs.store.labels import check_order
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.records import MARK
 from bigfs.store.scratch import block_rows, check_block_rows, chunk_rows, copied_rows
@@ -193,6 +194,8 @@ def check_config(config: Config, source: Source) -> None:
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_labels(config, kept, source.dropped)
+    if config.evaluate is not None and config.evaluate.labels is not None:
+        check_order(config.evaluate.labels, source)
 
 
 def plan_input(config: Config, source: Source, place: Place) -> Plan:

@@ -106,7 +106,7 @@ class StoredBlock:
 
     def __post_init__(self) -> None:
         self._volumes = self.graph.volumes.load()
-        self._stale: list[Vectors | tasks.RitzVectors] = []
+        self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
         self.z: Vectors
         # Within the filter: vectors and those before them.
@@ -117,10 +117,8 @@ class StoredBlock:
         if self.record.state is not None:
             for name in _COUNTED:
                 value = self.record.state["block"][name]
-                if isinstance(value, dict):
-                    open_ = tasks.RitzVectors.open if name == "turned" else Vectors
-                    value = open_(**value)
-                setattr(self, name, value)
+                kind: Any = tasks.RitzVectors.open if name == "turned" else Vectors
+                setattr(self, name, kind(**value) if isinstance(value, dict) else value)
             self.begin = replace(self.begin, start=None)  # the first commit comes after it
         else:
             self.z = self._target(by_panel=True)
@@ -135,7 +133,7 @@ class StoredBlock:
         """
         self._state = state
         if self.turned is not None and not is_last:
-            self._stale.append(self.turned)
+            self._stale.append(self.turned.filtered)
             self.turned = None
         block = {name: getattr(self, name) for name in _COUNTED}
         self.record.write(self.graph, {"iteration": state, "block": block})
@@ -204,9 +202,7 @@ class StoredBlock:
 
         filtered, n_products = self._filter(steps, n_done)
         blocks, n_connected = filtered.bounds, self.graph.n_connected
-        sums = map_reduce(
-            tasks.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
-        )
+        sums = map_reduce(tasks.sums_task, blocks, np.add, self.graph, filtered, label="sums")
         means = sums[:n_connected] / self._volumes[:, None]
         # The null space is removed from Z'DZ and Z'DPZ alike: P is 1 on it.
         null = means.T @ (self._volumes[:, None] * means)

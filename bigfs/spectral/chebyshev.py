@@ -184,14 +184,10 @@ class _Solve:
         eigenvalues = residuals = np.zeros(0)
         turn, guards = np.zeros((0, 0)), None
         if iteration is not None:
-            block, eigenvalues, residuals = (
-                iteration.block,
-                iteration.eigenvalues,
-                iteration.residuals,
-            )
+            eigenvalues, residuals = iteration.eigenvalues, iteration.residuals
             goal.check(eigenvalues, residuals)
             turn = self._one_basis(eigenvalues, residuals)
-            known = block.n_near or block.width
+            known = iteration.block.n_near or iteration.block.width
             if guards_folder is not None and known > goal.n_missing:
                 shape = (out.shape[0], known - goal.n_missing)
                 guards = Scratch(guards_folder).create("guards", shape, "float32", out.chunk_rows)
@@ -216,8 +212,8 @@ class _Solve:
         levels = contrast_levels(volumes[order], self.goal.n_known)[inverse(order)]
         levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
         turn_ref = self.scratch.put(self.scratch.unique("turn"), turn)
-        turned = self.iteration.block.turned if self.iteration else None
-        return Final(turned, levels_ref, turn_ref)
+        z = self.iteration.block.turned if self.iteration else None
+        return Final(z, levels_ref, turn_ref)
 
     def _one_basis(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""

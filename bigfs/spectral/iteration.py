@@ -91,7 +91,6 @@ class Window:
 # What a record has of an iteration and of its goal.
 _COUNTED = ("degree", "n_done", "n_waited", "n_given_up", "is_cut", "is_done")
 _COUNTED_BY_GOAL = ("n_products", "n_iterations", "edge")
-_MEASURED = ("eigenvalues", "residuals")
 
 
 class Iteration:
@@ -123,8 +122,7 @@ class Iteration:
                 setattr(self, name, state[name])
             for name in _COUNTED_BY_GOAL:
                 setattr(goal, name, state[name])
-            for name in _MEASURED:
-                setattr(self, name, np.array(state[name]))
+            self.eigenvalues, self.residuals = map(np.array, state["measured"])
             return
         low, high = _bounds(*block.lanczos(BOUND_STEPS))
         goal.n_products += BOUND_STEPS
@@ -198,7 +196,7 @@ class Iteration:
         return {
             "window": [self.window.low, self.window.cut],
             **{name: getattr(self, name) for name in _COUNTED},
-            **{name: getattr(self, name).tolist() for name in _MEASURED},
+            "measured": [self.eigenvalues.tolist(), self.residuals.tolist()],
             **{name: getattr(self.goal, name) for name in _COUNTED_BY_GOAL},
         }
 

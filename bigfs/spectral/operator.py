@@ -172,27 +172,12 @@ def _spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
-def _rows_of(
-    W: AffinityMatrix, start: int, stop: int, memory: dict[str, np.ndarray] | None = None
-) -> tuple[np.ndarray, ...]:
-    """Read ``indptr, indices, weights, degrees`` of consecutive rows: one weight if all are 1.
-
-    With ``memory`` they are where those that were read before have been: the pages of new arrays
-    take as long as reading.
-    """
-
-    def read(ref: ArrayRef, start: int, stop: int) -> np.ndarray:
-        if memory is None:
-            return ref.read(start, stop)
-        if ref.path not in memory or len(memory[ref.path]) < stop - start:
-            memory[ref.path] = np.empty(9 * (stop - start) // 8, ref.dtype)
-        return ref.read(start, stop, memory[ref.path])
-
-    indptr = read(W.indptr, start, stop + 1)
+def _rows_of(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
+    """Read ``indptr, indices, weights, degrees`` of consecutive rows: one weight if all are 1."""
+    indptr = W.indptr.read(start, stop + 1)
     begin, end = int(indptr[0]), int(indptr[-1])
-    weights = np.ones(1) if W.weight == "binary" else read(W.data, begin, end)
-    indptr -= begin
-    return indptr, read(W.indices, begin, end), weights, read(W.degrees, start, stop)
+    weights = np.ones(1) if W.weight == "binary" else W.data.read(begin, end)
+    return indptr - begin, W.indices.read(begin, end), weights, W.degrees.read(start, stop)
 
 
 def _copied(ref: ArrayRef, name: str, folder: Scratch) -> ArrayRef:
@@ -216,7 +201,6 @@ class Transition:
         # Where each row of the graph is in the block; None: in its own place.
         self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
-        self._memory: dict[str, np.ndarray] = {}
         if graph.in_order:
             folder = as_location(graph.in_order)
             names = ["indptr", "degrees", "indices", "data"][: 3 + (graph.W.weight != "binary")]
@@ -243,7 +227,7 @@ class Transition:
             yield from self._held
         else:
             for start, stop in block_bounds(self._W.n_samples, PIECE_ROWS):
-                yield start, _rows_of(self._near, start, stop, self._memory)
+                yield start, _rows_of(self._near, start, stop)
 
     def where(self, start: int, stop: int) -> Any:
         """Return where consecutive rows of the graph are in the block, as an index."""

@@ -23,14 +23,7 @@ from bigfs.core.seeds import rng
 from bigfs.spectral.kernels import aligned
 from bigfs.spectral.operator import StoredGraph, Transition
 from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
-from bigfs.store.location import (
-    Location,
-    as_location,
-    new_file,
-    read_into,
-    remove_tree,
-    write_from,
-)
+from bigfs.store.location import Location, as_location, new_file, read_into, write_from
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, block_bounds
 
@@ -275,12 +268,6 @@ class RitzVectors:
         """Return the vectors that were recorded."""
         arrays = {name: ArrayRef.at(ref["path"]) for name, ref in refs.items()}
         return cls(Vectors(**filtered), **arrays)
-
-    def remove(self) -> None:
-        """Delete the files."""
-        self.filtered.remove()
-        for ref in (self.means, self.turn):
-            remove_tree(ref.path)
 
     def rows(
         self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None

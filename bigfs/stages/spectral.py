@@ -45,7 +45,7 @@ def spectral_stage(
         return SpectralStrategy(shape, settings, graph, wanted, **common)
 
     # It does not read the data.
-    return Stage("spectral", 16, depends, choose, sparse=True, updates=True)
+    return Stage("spectral", 17, depends, choose, sparse=True, updates=True)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,40 @@ def load_labels(
     return y.astype(np.int64)
 
 
+def check_order(uri: str | LabelValues, source: Source) -> None:
+    """Raise InputError if ids say that labels are of other rows, or in another order.
+
+    A file of labels may have a column that is named as the ids of the source. Without one, or where
+    it has numbers and these are texts, nothing is known.
+    """
+    if source.index is None or isinstance(uri, LabelValues):
+        return
+    name = column_of(uri)[0]
+    try:
+        ids = _read(f"{name}::{source.index}")
+    except InputError:
+        return
+    if len(source.dropped) and len(ids) != source.n_samples:
+        ids = np.delete(ids, [row for row in source.dropped if row < len(ids)])
+    kind, first, other = np.float64 if ids.dtype.kind in "iuf" else np.str_, 0, ""
+    ids = ids.astype(kind)
+    for piece in source.iter_index():
+        theirs = ids[first : first + len(piece)]
+        try:
+            unlike = np.flatnonzero(theirs != np.array(piece[: len(theirs)]).astype(kind))
+        except ValueError:
+            return
+        if len(unlike) and not other:
+            i = int(unlike[0])
+            other = f"label {first + i} is {theirs[i]}, where the data have {piece[i]}"
+        first += len(piece)
+    if other and first == len(ids):  # of another number they are refused, or rows are left out
+        raise InputError(
+            f"{name}: {source.index!r} of {other}. Give the labels of the same rows in the same "
+            f"order. {FROM_0}"
+        )
+
+
 def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):

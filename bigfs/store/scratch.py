@@ -78,11 +78,10 @@ class ArrayRef:
         """Read the whole array."""
         return self.read(0, self.shape[0])
 
-    def read(self, start: int, stop: int, memory: np.ndarray | None = None) -> np.ndarray:
-        """Read rows ``start`` to ``stop``, into the first rows of an array if there is one."""
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read rows ``start`` to ``stop``."""
         stop = min(stop, self.shape[0])
-        count = max(0, stop - start)
-        out = np.empty((count, *self.shape[1:]), self.dtype) if memory is None else memory[:count]
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         row_bytes = math.prod(self.shape[1:]) * out.itemsize
         view = out.reshape(-1).view(np.uint8).data
         self._check_place()

@@ -63,7 +63,7 @@ def test_shared_sources_are_read_after_a_journey(stored: tuple[Any, Any]) -> Non
     if not isinstance(source, RandomAccessSource) or not source.shareable:
         return
     journey = pickled_for_task(source)
-    assert len(journey) < 1000
+    assert len(journey.replace(str(stored[0]).encode(), b"")) < 1000
     np.testing.assert_array_equal(pickle.loads(journey).read(40, 60), matrix()[40:60])
 
 

@@ -17,6 +17,7 @@ from sklearn import datasets
 
 import bigfs
 from bigfs.core.errors import InputError
+from bigfs.pipeline.finished import evaluate_result
 from bigfs.store.labels import load_labels
 from bigfs.store.opening import _SETS, SklearnSource
 from bigfs.store.records import MANIFEST
@@ -243,6 +244,43 @@ def test_a_comparison_judges_by_an_array(tmp_path: Path) -> None:
     del settings["method"]
     settings |= {"methods": ["max_variance"], "input": {"uri": str(tmp_path / "X.npy")}}
     assert bigfs.compare(settings).n_classes == 3
+
+
+def test_classes_of_two_words_are_one_column(tmp_path: Path) -> None:
+    """Blanks part columns only where numbers, quotes or the first line say so."""
+    for number, text in enumerate((
+        "cell_type\nT cell\nB cell\nT cell\n",
+        "kind,cell_type\nx,T cell\ny y,B cell\nx,T cell\n",
+        "id,cell_type\n1,T cell\n2,B cell\n3,T cell\n",
+        "cell_type\n1 T\n2 B\n3 T\n",
+        '"cell_type"\n"a" "T cell"\n"b" "B cell"\n"c" "T cell"\n',
+    )):  # fmt: skip
+        (tmp_path / f"{number}.csv").write_text(text)
+        labels = load_labels(f"{tmp_path}/{number}.csv::cell_type")
+        assert labels.tolist() == [1, 0, 1], text
+
+
+@pytest.mark.parametrize("ids", [[f"s{i:02}" for i in range(60)], list(range(60, 0, -1))])
+def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path: Path) -> None:
+    X, labels = frame().iloc[:, :3].assign(id=ids), frame()[["kind"]].assign(id=ids)
+    X.to_csv(tmp_path / "X.csv", index=False)
+    labels.to_csv(tmp_path / "y.csv", index=False)
+    labels[::-1].to_csv(tmp_path / "turned.csv", index=False)
+    settings = settings_of(tmp_path, evaluate={"labels": f"{tmp_path}/y.csv::kind"})
+    settings["input"] = {"uri": str(tmp_path / "X.csv"), "index": "id"}
+    result = bigfs.run(settings)
+    assert result.evaluation is not None
+    message = f"'id' of label 0 is {ids[-1]}.*, where the data have {ids[0]}. Give the labels"
+    with pytest.raises(InputError, match=message):
+        evaluate_result(tmp_path / "run", labels=f"{tmp_path}/turned.csv::kind")
+    settings["run"] += "2"
+    with pytest.raises(InputError, match=message):
+        bigfs.run({**settings, "evaluate": {"labels": f"{tmp_path}/turned.csv::kind"}})
+    assert not Path(settings["run"]).exists()
+    X.loc[3, X.columns[0]] = np.nan
+    X.to_csv(tmp_path / "X.csv", index=False)
+    settings["input"]["missing"] = "drop_rows"
+    assert bigfs.run(settings).evaluation is not None
 
 
 @pytest.mark.full

@@ -239,10 +239,13 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
         is_below = all(w < width for w in widths[:first])
         if width > 1 and is_below and first < len(widths) - 1:
             numbers = sum(_is_number(cell) for row in rows[first + 1 :] for cell in row)
-            fits.append((numbers, -len(fits), delimiter, first, rows[first:]))
+            is_full = widths[first] == width
+            # Texts of two words below a name are one column, unless quotes say otherwise.
+            if is_full or numbers or delimiter == default or any('"' in line for line in lines):
+                fits.append((is_full, numbers, -len(fits), delimiter, first, rows[first:]))
     if not fits:
         return default, 0, records_of(lines, default)[0]
-    _, _, delimiter, first, rows = max(fits, key=lambda fit: fit[:2])
+    *_, delimiter, first, rows = max(fits, key=lambda fit: fit[:3])
     return delimiter, first, rows
 
 

@@ -286,7 +286,8 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
     "--labels",
     required=True,
     metavar="URI",
-    help="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
+    help="Known classes, in the order of the rows: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or "
+    "sklearn:digits.",
 )
 @_count("--n-repetitions", 20, "Runs of k-means to average.")
 @_count("--n-init", 1, "Starts of each run; the best by inertia counts.")

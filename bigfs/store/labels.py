@@ -78,16 +78,14 @@ def load_labels(
 def check_order(uri: str | LabelValues, source: Source) -> None:
     """Raise InputError if ids say that labels are of other rows, or in another order.
 
-    A file of labels may have a column that is named as the ids of the source. Without one, or where
-    it has numbers and these are texts, nothing is known.
+    A table of labels may have a column that is named as the ids of the source. Without one, or
+    where it has numbers and these are texts, nothing is known.
     """
-    if source.index is None or isinstance(uri, LabelValues):
+    name = column_of(uri)[0] if isinstance(uri, str) else ""
+    table = _table(name) if source.index and name and sources_of(name) is None else None
+    if table is None or source.index not in table.schema.names:
         return
-    name = column_of(uri)[0]
-    try:
-        ids = _read(f"{name}::{source.index}")
-    except InputError:
-        return
+    ids = plain_values(table.values(source.index), name)
     if len(source.dropped) and len(ids) != source.n_samples:
         ids = np.delete(ids, [row for row in source.dropped if row < len(ids)])
     kind, first, other = np.float64 if ids.dtype.kind in "iuf" else np.str_, 0, ""

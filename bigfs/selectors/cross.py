@@ -83,7 +83,7 @@ def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
     from scipy.linalg.blas import dgemm
 
     n, mean = len(parts[0]), np.concatenate([column_means(part) for part in parts])
-    other_mean = mean[others] if others.ndim == 1 else others.mean(axis=0)
+    other_mean = mean[others] if others.ndim == 1 else others.mean(axis=0, dtype=np.float64)
     cross = np.zeros((len(mean), len(other_mean)), order="F")
     squares = np.zeros(len(mean))
     step = tile_rows(len(mean))

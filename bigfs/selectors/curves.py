@@ -83,7 +83,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
     choose = partial(_choose, selection=selection, quick=quick)
-    return Stage("curves", 6, settings, choose, sparse=True)
+    return Stage("curves", 7, settings, choose, sparse=True)
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
@@ -450,14 +450,14 @@ def _kernel(
 
 def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
     """Return the products of a CSR block with those of dense columns below them."""
-    of_rows = dense_cross([rows, side], rows.shape[1] + np.arange(side.shape[1]))
-    k = rows.shape[1]
+    of_rows = dense_cross([rows], side)
     return Cross(
         total.count,
-        np.concatenate([total.mean, of_rows.mean[:k]]),
+        np.concatenate([total.mean, of_rows.mean]),
         total.other_mean,
-        np.asfortranarray(np.vstack([total.cross, of_rows.cross[:k]])),
-        np.concatenate([total.squares, of_rows.squares[:k]]),
+        # One copy, in Fortran order.
+        np.hstack([total.cross.T, of_rows.cross.T]).T,
+        np.concatenate([total.squares, of_rows.squares]),
     )
 
 

@@ -253,6 +253,8 @@ def test_classes_of_two_words_are_one_column(tmp_path: Path) -> None:
         "kind,cell_type\nx,T cell\ny y,B cell\nx,T cell\n",
         "id,cell_type\n1,T cell\n2,B cell\n3,T cell\n",
         "cell_type\n1 T\n2 B\n3 T\n",
+        "n a,cell_type\nr 1,2,T\nr 2,2,B\nr 3,2,T\n",
+        "a;cell_type;\nx;T;\ny;B;\nx;T;\n",
         '"cell_type"\n"a" "T cell"\n"b" "B cell"\n"c" "T cell"\n',
     )):  # fmt: skip
         (tmp_path / f"{number}.csv").write_text(text)

@@ -225,6 +225,7 @@ def encoding_of(begin: bytes) -> str:
 def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list[str]]]:
     """Return the delimiter that gives all lines one width, the lines before them, and the rows."""
     fits: list[Any] = []
+    quoted, parts_all = any('"' in line for line in lines), False
     for delimiter in (default, *(c for c in _CANDIDATES if c != default)):
         rows, _ = records_of(lines, delimiter)
         if not rows:
@@ -239,13 +240,16 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
         is_below = all(w < width for w in widths[:first])
         if width > 1 and is_below and first < len(widths) - 1:
             numbers = sum(_is_number(cell) for row in rows[first + 1 :] for cell in row)
-            is_full = widths[first] == width
-            # Texts of two words below a name are one column, unless quotes say otherwise.
-            if is_full or numbers or delimiter == default or any('"' in line for line in lines):
-                fits.append((is_full, numbers, -len(fits), delimiter, first, rows[first:]))
+            if delimiter == default:
+                parts_all = widths[first] == width
+            # Texts of two words below a name are one column, unless numbers or quotes say otherwise
+            # and the default does not part all lines.
+            elif widths[first] < width and (parts_all or not (numbers or quoted)):
+                continue
+            fits.append((numbers, -len(fits), delimiter, first, rows[first:]))
     if not fits:
         return default, 0, records_of(lines, default)[0]
-    *_, delimiter, first, rows = max(fits, key=lambda fit: fit[:3])
+    _, _, delimiter, first, rows = max(fits, key=lambda fit: fit[:2])
     return delimiter, first, rows
 
 

@@ -428,7 +428,7 @@ def test_workers_that_no_stage_fits_are_refused_as_by_a_run(tmp_path: Path):
 
     data = _npy(tmp_path / "X.npy", 100, 5)
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="768 MiB")
-    options = {"processes": False, "dashboard_address": None, "memory_limit": "600 MiB"}
+    options = {"processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "600 MiB"}
     with LocalCluster(n_workers=1, **options) as small, Client(small):
         with pytest.raises(MemoryLimitError, match="no stage fits into less than 768 MiB"):
             plan_pipeline(config)

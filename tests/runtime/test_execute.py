@@ -217,7 +217,7 @@ def test_a_task_that_kills_its_workers_is_a_cluster_error(tmp_path):
             n_workers=1,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             local_directory=str(tmp_path),
         ) as running,
         Client(running),

@@ -33,7 +33,7 @@ from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import check_order, load_labels
 from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import read_attributes
@@ -131,6 +131,7 @@ def compare(
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
         load_labels(config.evaluate.labels, kept, source.dropped, to_judge_by=True)
+        check_order(config.evaluate.labels, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
         fit.plan = plan_input(fit.config, source, place)

@@ -183,7 +183,8 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         lines.append("rows of " + listed([f"{uri} ({n:,})" for uri, n in source.sources]))
     first, is_open = sources[0] if sources else str(path), source is not None
     names = None if source is None else source.feature_names
-    is_light = source is not None and source.held_bytes <= _HELD_BYTES
+    # Values that are not stored by rows are all read for the first ones.
+    is_light = source is not None and source.held_bytes + source.temporary_bytes <= _HELD_BYTES
     units = [note] if is_light and (note := different_units(source)) else []
     if is_open and _table_at(first) is not None:
         source = None  # what describes a file of many columns is not held twice
@@ -202,7 +203,7 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         return [*lines, *_table(columns, n_rows), *units, "", *verdict]
     source = open_matrix(path, **opening) if source is None else source
     if not source.starts_quickly:
-        return [*lines, "not stored by rows: a run brings it into order of rows first."]
+        return [*lines, "not stored by rows: a run brings it into order of rows first.", *units]
     lines += [*_values(source), *units]
     return [*lines, *annotated_lines(path, source, opening)]
 

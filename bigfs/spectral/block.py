@@ -108,7 +108,6 @@ class StoredBlock:
         self._volumes = self.graph.volumes.load()
         self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
-        self.z: Vectors
         # Within the filter: vectors and those before them.
         self.filtering: Vectors | None = None
         self.turned: tasks.RitzVectors | None = None
@@ -132,8 +131,9 @@ class StoredBlock:
         Others are deleted then. At the end the vectors that ``turned`` is made of count too.
         """
         self._state = state
-        if self.turned is not None and not is_last:
-            self._stale.append(self.turned.filtered)
+        if self.turned is not None and not is_last:  # no record names it
+            self.turned.filtered.remove()
+            self.scratch.remove(self.turned.means, self.turned.turn)
             self.turned = None
         block = {name: getattr(self, name) for name in _COUNTED}
         self.record.write(self.graph, {"iteration": state, "block": block})

@@ -81,8 +81,10 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
     A table of labels may have a column that is named as the ids of the source. Without one, or
     where it has numbers and these are texts, nothing is known.
     """
-    name = column_of(uri)[0] if isinstance(uri, str) else ""
-    table = _table(name) if source.index and name and sources_of(name) is None else None
+    if source.index is None or isinstance(uri, LabelValues):
+        return
+    name = column_of(uri)[0]
+    table = _table(name) if sources_of(name) is None else None
     if table is None or source.index not in table.schema.names:
         return
     ids = plain_values(table.values(source.index), name)

@@ -303,6 +303,7 @@ def test_first_rows_decide_whatever_holds_them(tmp_path: Path) -> None:
     chunks = da.from_array(WINE, chunks=(20, 13))
     for X in (frame, *(tmp_path / f"X.{ending}" for ending in endings), chunks):
         assert _decided(X) == "minmax"
+    assert all("Units differ" in inspect(tmp_path / f"X.{ending}") for ending in endings)
     frame.T.to_csv(tmp_path / "side.csv")
     on_its_side = open_matrix(tmp_path / "side.csv", index="Unnamed: 0", transpose=True)
     assert different_units(on_its_side) == different_units(open_matrix(frame)) != ""

@@ -278,6 +278,10 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
     settings["run"] += "2"
     with pytest.raises(InputError, match=message):
         bigfs.run({**settings, "evaluate": {"labels": f"{tmp_path}/turned.csv::kind"}})
+    several = {key: value for key, value in settings.items() if key != "method"}
+    several |= {"methods": ["max_variance"], "evaluate": {"labels": f"{tmp_path}/turned.csv::kind"}}
+    with pytest.raises(InputError, match=message):
+        bigfs.compare(several)
     assert not Path(settings["run"]).exists()
     X.loc[3, X.columns[0]] = np.nan
     X.to_csv(tmp_path / "X.csv", index=False)

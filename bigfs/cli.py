@@ -250,7 +250,7 @@ def ingest(
             memory_limit=memory_limit,
         )
     show(report.text(given.missing), kept=True)
-    if "labels" in given.opening:
+    if given.opening["labels"]:
         show(f"Labels are not stored: name them as evaluate.labels={source}::COLUMN.")
 
 
@@ -395,7 +395,9 @@ def report(run: str, output: str | None) -> None:
 @click.argument("dest")
 @click.option("--m", "n_features_to_select", metavar="M", type=int, help="Number of features.")
 @click.option("--by-rank", is_flag=True, help="Order the columns by rank.")
-@click.option("--ids", is_flag=True, help="Add the rows' ids, or their numbers from 0.")
+@click.option(
+    "--ids", is_flag=True, help="Add the rows' ids (input.index), or their numbers from 0."
+)
 @click.option("--annotate", is_flag=True, help="Write all of an AnnData, the result in its var.")
 @click.option("--overwrite", is_flag=True, help="Replace a file, or a store that bigfs wrote.")
 @_log_format

@@ -258,6 +258,18 @@ def test_scales_that_differ_are_said_once(caplog: pytest.LogCaptureFixture) -> N
     assert not _said(caplog)
 
 
+def test_variances_that_are_all_alike_are_said_to_rank_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    X = np.hstack([groups(), np.ones((60, 1))]).astype(np.float32)
+    X[:, 2] *= 1e-5
+    for kind, n_lines in (("none", 0), ("standardize", 1)):
+        caplog.clear()
+        fit("max_variance", X, preprocess=kind)
+        lines = [line for line in caplog.messages if "the same variance but for rounding" in line]
+        assert len(lines) == n_lines, kind
+
+
 def test_a_run_says_that_scales_differ_and_keeps_the_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

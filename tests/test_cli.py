@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -206,6 +207,17 @@ def test_init_writes_a_template_once(bigfs_command, tmp_path, monkeypatch):
         "mcfs             A template for your own data: every setting, with its default" in listed
     )
     assert any(line.startswith("paper/mcfs       Tables 3 to 7 of D. Cai, C. Z") for line in listed)
+
+
+def test_init_leaves_nothing_of_a_file_that_cannot_be_whole(tmp_path):
+    # -B: of modules that nobody has compiled Python would keep the first 100 bytes, for all.
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "bigfs", "init", "-o", "my.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )  # fmt: skip
+    assert done.returncode == 4 and "File too large. Free space." in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("template", "kind"), [("mcfs", "run"), ("compare/digits", "compare")])

@@ -6,9 +6,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+import xarray
 from scipy.sparse import csr_array, csr_matrix, issparse
 from sklearn import config_context
 from sklearn.base import clone
@@ -180,6 +184,27 @@ def test_names_and_containers(selector: Any, digits: np.ndarray) -> None:
     assert selector.get_feature_names_out().tolist() == kept
     selector.set_output(transform="pandas")
     assert selector.transform(frame).columns.tolist() == kept
+
+
+@pytest.mark.parametrize("output", ["pandas", "polars"])
+def test_frames_of_lazy_data_are_loaded_with_their_index(output: str, digits: np.ndarray) -> None:
+    frame = pd.DataFrame(digits[:60], columns=[f"p{i}" for i in range(64)])
+    frame.index = 7 + 2 * np.arange(60)
+    selector = MaxVariance(n_features_to_select=3).fit(frame).set_output(transform=output)
+    expected = frame[selector.get_feature_names_out()]
+    polars, array = pytest.importorskip("polars"), da.from_array(digits[:60], chunks=(20, 64))
+    pixels = xarray.DataArray(
+        digits[:60].reshape(6, 10, 64), {"band": frame.columns.to_numpy()}, ("y", "x", "band")
+    )
+    lazy = [dd.from_pandas(frame, npartitions=3), polars.from_pandas(frame).lazy(),
+            pa.table(frame.reset_index(drop=True)), array, pixels]  # fmt: skip
+    for i, X in enumerate(lazy):
+        kept = selector.transform(X)
+        assert type(kept) is {"pandas": pd, "polars": polars}[output].DataFrame
+        assert list(kept.columns) == list(expected.columns)
+        np.testing.assert_array_equal(kept.to_numpy(), expected.to_numpy())
+        if output == "pandas":
+            assert kept.index.equals(expected.index if i == 0 else pd.RangeIndex(60))
 
 
 def test_the_methods_of_scikit_learns_selectors(digits: np.ndarray) -> None:

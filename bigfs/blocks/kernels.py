@@ -30,6 +30,11 @@ def tile_rows(n_features: int) -> int:
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
 
 
+def tile_bytes(n_features: int) -> int:
+    """Return the bytes of such rows in float64: 8 MiB, or more where rows are long."""
+    return 8 * tile_rows(n_features) * n_features
+
+
 def row_tiles(n_rows: int, n_features: int) -> Iterator[slice]:
     """Yield the rows in order, as many at a time as are converted to float64."""
     return slices(n_rows, tile_rows(n_features))

@@ -63,6 +63,15 @@ def columns_of(X: Any, names: Sequence[str]) -> Any:
     return X[list(names)] if root == "dask" else X.select(list(names))
 
 
+def in_memory(X: Any, output: str) -> Any:
+    """Return lazy data or an Arrow table as what scikit-learn makes such an output of."""
+    if output == "default":
+        return X
+    X = X.compute() if hasattr(X, "compute") else X
+    X = X.collect() if hasattr(X, "collect") else X
+    return X.to_pandas() if output == "pandas" and hasattr(X, "to_pandas") else X
+
+
 def open_stored(X: Any, names: Sequence[str]) -> Any:
     """Open stored data of which features are wanted; a Dask array is returned as it is.
 

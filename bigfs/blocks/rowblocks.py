@@ -21,19 +21,20 @@ from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
-from bigfs.core.errors import CorruptStoreError, InputError, check_choice, row_in_the_original
+from bigfs.core.errors import InputError, check_choice, row_in_the_original
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
-from bigfs.core.units import MIB, parse_bytes
+from bigfs.core.units import parse_bytes
 from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.runtime.scope import crosses_processes
+from bigfs.store.cleaning import refusal
 from bigfs.store.columns import different_units
 from bigfs.store.csr import check_dense, first_unusable
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds, block_rows, check_block_rows
 from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
-from bigfs.store.values import INFINITE, MISSING, SMALLEST, TOO_LARGE
+from bigfs.store.values import SMALLEST
 
 logger = logging.getLogger("bigfs")
 
@@ -79,7 +80,7 @@ class BlockReader:
             X = source.read(start, stop)
         unusable = first_unusable(X)
         if unusable is not None:
-            raise _refusal(source, start + unusable[0], *unusable[1:])
+            raise refusal(source, start + unusable[0], *unusable[1:])
         X = self.transform.apply(X, start)
         return X if self.sparse or isinstance(X, np.ndarray) else X.toarray()
 
@@ -463,7 +464,8 @@ _MOMENTS_LOOPS = 3
 def moments_step(shape: Shape) -> Step:
     """Return the step of `RowBlocks.moments`: a tile, or entries by columns, in float64."""
     sparse = shape.n_entries is not None
-    needed = csr_kernels.kernel_bytes(shape) if sparse else 16 * MIB
+    needed = csr_kernels.kernel_bytes(shape) if sparse else 2 * kernels.tile_bytes(shape.n_features)
+    needed += fold_parts(shape.n_blocks) * 4 * 8 * shape.n_features  # four arrays of each block
     seconds = loop_seconds(shape.n_values, _MOMENTS_LOOPS)
     return pass_over(shape, "a block and its moments", needed, seconds=seconds)
 
@@ -563,23 +565,6 @@ def _largest_kernel(X: Any, first_row: int, column: int) -> tuple[int, float]:
 
 def _moments_kernel(X: Any, first_row: int) -> Moments:
     return csr_kernels.csr_moments(X) if hasattr(X, "indptr") else kernels.block_moments(X)
-
-
-def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
-    """Return the error that names a value which cannot be used."""
-    names = source.feature_names
-    feature = f" ('{names[column]}')" if names else ""
-    where = f"{source.uri}: row {row}, column {column}{feature} is"
-    if np.isfinite(value):
-        return InputError(f"{where} {value:g}. {TOO_LARGE} {FROM_0}")
-    shown, cure = ("NaN", MISSING) if np.isnan(value) else (str(value), INFINITE)
-    if source.checked:
-        return CorruptStoreError(
-            f"{where} {shown}, and was not when the data were ingested: the store was changed "
-            "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks. "
-            f"{FROM_0}"
-        )
-    return InputError(f"{where} {shown}. {cure} {FROM_0}")
 
 
 def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> PartialGram:

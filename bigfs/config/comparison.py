@@ -11,7 +11,15 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from bigfs.config import sections
-from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
+from bigfs.config.fields import (
+    MemoryLimit,
+    PositiveInt,
+    Section,
+    Seed,
+    Share,
+    as_list,
+    as_section,
+)
 from bigfs.config.messages import explained
 from bigfs.config.selection import (
     SHARED_SECTIONS,
@@ -45,7 +53,9 @@ class Entry:
         """The point of the grid in words, such as "alpha 1, beta 10"; empty without a grid."""
         values = {name.partition(".")[2]: value for name, value in self.choice.items()}
         return ", ".join(
-            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            f"{name} {value:g}"
+            if isinstance(value, float) and float(f"{value:g}") == value
+            else f"{name} {value}"
             for name, value in values.items()
         )
 
@@ -241,7 +251,7 @@ class Comparison(Methods):
     preprocess
         Applied to the values as they are read, as in a pipeline.
     redundancy
-        Features that every method passes over, as in a pipeline.
+        Features that every method passes over, as in a pipeline; random draws keep them.
     evaluate
         How the selections are judged by known labels. null: by their redundancy and the
         variance of all features that they explain.
@@ -260,9 +270,9 @@ class Comparison(Methods):
     preprocess: Preprocess = "auto"
     redundancy: Share | None = None
     evaluate: sections.EvaluateConfig | None = None
-    compare: CompareConfig = CompareConfig()
+    compare: Annotated[CompareConfig, BeforeValidator(as_section)] = CompareConfig()
     stability: sections.StabilityConfig | None = None
-    blocks: sections.BlocksConfig = sections.BlocksConfig()
+    blocks: sections.Blocks = sections.BlocksConfig()
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from inspect import cleandoc
-from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -16,7 +15,6 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
-    model_validator,
 )
 
 from bigfs.core.paths import OBJECT, LabelValues
@@ -27,6 +25,11 @@ from bigfs.core.units import format_bytes, parse_bytes
 def fresh_seed(random_state: Any) -> Any:
     """Return a seed as it is, and a new one for None."""
     return secrets.randbits(31) if random_state is None else random_state
+
+
+def as_section(value: Any) -> Any:
+    """Accept null for a section with its defaults."""
+    return {} if value is None else value
 
 
 def as_list(value: Any) -> Any:
@@ -153,23 +156,6 @@ class Section(BaseModel):
         for name, text in re.findall(r"^(\w+)\n((?: +.+\n?)+)", entries, re.M):
             cls.model_fields[name].description = " ".join(text.split())
         cls.__doc__ = summary
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_the_default(cls, settings: Any) -> Any:
-        """Leave out null where a section must be: this is its default."""
-        if not isinstance(settings, dict):
-            return settings
-        needed = {
-            name
-            for name, field in cls.model_fields.items()
-            if isinstance(field.default, BaseModel) and NoneType not in get_args(field.annotation)
-        }
-        return {
-            name: value
-            for name, value in settings.items()
-            if value is not None or name not in needed
-        }
 
 
 def fill(section: BaseModel, name: str, value: Any) -> None:

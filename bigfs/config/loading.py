@@ -7,6 +7,7 @@ directory, as in a shell, not from the folder of the YAML file.
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bigfs.config.messages import explained
-from bigfs.core.errors import ConfigError
+from bigfs.core.errors import ConfigError, StorageError
 from bigfs.core.paths import read_small
 from bigfs.core.text import aligned, shown
 from bigfs.core.yamltext import read_yaml, write_yaml
@@ -197,6 +198,8 @@ def write_template(name: str, output: str | None = None) -> tuple[Path, str]:
     ------
     ConfigError
         If there is no such template, or the file is there or cannot be written.
+    StorageError
+        If the disk is full; nothing is left then.
     """
     template = find_template(name)
     if template is None:
@@ -211,6 +214,9 @@ def write_template(name: str, output: str | None = None) -> tuple[Path, str]:
         raise ConfigError(f"{file} exists. Give another name (-o FILE).") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            file.unlink(missing_ok=True)
+            raise StorageError(f"Cannot write {file}: {reason}. Free space.") from None
         raise ConfigError(f"Cannot write {file}: {reason}. Give another name (-o FILE).") from None
     return file, "compare" if "\nmethods:" in text else "run"
 

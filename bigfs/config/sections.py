@@ -32,6 +32,7 @@ from bigfs.config.fields import (
     Width,
     any_of,
     as_list,
+    as_section,
     fill,
 )
 from bigfs.config.messages import explained
@@ -165,13 +166,14 @@ class InputConfig(Section):
         a table all other columns.
     features
         Of an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
-        number of the one of the features, or several such as [1, 2]; the others become
-        rows. null: the last of two.
+        number of the one of the features, or several such as [1, 2], which are taken in the
+        order of the array; the others become rows. null: the last of two.
     no_data
         A value of such an array that stands for a missing one.
     transpose
         Whether the table or matrix lies on its side, such as genes by cells: its columns
-        are then the rows, and index has the names of the features.
+        (or those that input.columns names) are then the rows, and index has the names of the
+        features.
     rows
         Which rows to read: {every: 10}, or by a column of ids, labels or quality, such as
         {column: quality, at_least: 0.8}. null: all.
@@ -492,6 +494,9 @@ class BlocksConfig(Section):
     """
 
     rows: PositiveInt | None = None
+
+
+Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]
 
 
 def _as_walltime(value: str) -> str:

@@ -21,6 +21,7 @@ from bigfs.config.fields import (
     Section,
     Seed,
     Share,
+    as_section,
     fill,
 )
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
@@ -88,7 +89,7 @@ class Selection(Section):
     graph: sections.GraphConfig | None = None
     spectral: sections.SpectralConfig | None = None
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
-    blocks: sections.BlocksConfig = sections.BlocksConfig()
+    blocks: sections.Blocks = sections.BlocksConfig()
     random_state: Seed = 0
 
     @property
@@ -241,7 +242,7 @@ class Config(Selection, _RunSection):
     stability: sections.StabilityConfig | None = None
     quick: bool = False
     curves: bool = True
-    output: sections.OutputConfig = sections.OutputConfig()
+    output: Annotated[sections.OutputConfig, BeforeValidator(as_section)] = sections.OutputConfig()
     report: sections.ReportConfig | None = sections.ReportConfig()
     cluster: sections.ClusterConfig | None = None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import ROUNDING, correlations_of, slices
+from bigfs.blocks.kernels import block_moments, float_tiles, level_columns, slices
 from bigfs.core.errors import InputError, check_choice
 from bigfs.store.formats.memory import plain
 from bigfs.store.values import (
@@ -23,8 +24,9 @@ from bigfs.store.values import (
 )
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
-_STRIP_BYTES = 32 * 1024**2
 _PAIRS_BYTES = 16 * 1024**2
+# Rows among which the nearest one is searched first, in double precision, and at a time.
+_FIRST_ROWS, _PIECE_ROWS = 512, 4096
 # With more pairs of classes than this, labels are taken for continuous values.
 _MOST_PAIRS = 10**8
 
@@ -52,17 +54,8 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     Whole numbers or texts with more classes than half of the rows are taken, with a warning: if
     every row is a class of its own, any labeling that tells all rows apart agrees with it.
     """
-    true, pred = _labels(y_true, "y_true"), _labels(y_pred, "y_pred")
-    if len(true) != len(pred):
-        raise InputError(
-            f"y_true and y_pred must label the same rows. Got {len(true)} and {len(pred)} labels."
-        )
+    true, pred = _two_labelings(y_true, y_pred)
     n_true, n_pred = int(true.max()) + 1, int(pred.max()) + 1
-    if n_true * n_pred > _MOST_PAIRS:
-        raise InputError(
-            f"y_true and y_pred must be classes, not continuous values. Got {n_true:,} and "
-            f"{n_pred:,} different ones."
-        )
     return np.bincount(true * n_pred + pred, minlength=n_true * n_pred).reshape(n_true, n_pred)
 
 
@@ -98,39 +91,25 @@ def normalized_mutual_info(y_true: Any, y_pred: Any, *, average: str = "max") ->
     nmi : float
         In [0, 1], larger is better; 1 if both labelings have one class.
     """
+    from sklearn.metrics import normalized_mutual_info_score
+
     check_choice("average", average, AVERAGES)
-    counts = confusion_matrix(y_true, y_pred)
-    joint = counts / counts.sum()
-    rows, columns = joint.sum(axis=1), joint.sum(axis=0)
-    positive = joint > 0
-    expected = np.multiply.outer(rows, columns)[positive]
-    information = float((joint[positive] * np.log(joint[positive] / expected)).sum())
-    h_true, h_pred = _entropy(rows), _entropy(columns)
-    norm = {
-        "max": max(h_true, h_pred),
-        "min": min(h_true, h_pred),
-        "arithmetic": (h_true + h_pred) / 2,
-        "geometric": float(np.sqrt(h_true * h_pred)),
-    }[average]
-    if norm <= 0:
-        return 1.0 if h_true == h_pred == 0 else 0.0
-    return float(min(max(information / norm, 0.0), 1.0))
+    labelings = _two_labelings(y_true, y_pred)
+    return min(1.0, float(normalized_mutual_info_score(*labelings, average_method=average)))
 
 
 def rand_index(y_true: Any, y_pred: Any) -> float:
     """Return the share of pairs of rows that both labelings treat alike, in [0, 1]."""
-    together, true, pred, pairs = _pair_counts(confusion_matrix(y_true, y_pred))
-    return (pairs + 2 * together - true - pred) / pairs if pairs else 1.0
+    from sklearn.metrics import rand_score
+
+    return float(rand_score(*_two_labelings(y_true, y_pred)))
 
 
 def adjusted_rand_index(y_true: Any, y_pred: Any) -> float:
     """Return the Rand index corrected for chance: 0 expected at random, 1 for equal labelings."""
-    together, true, pred, pairs = _pair_counts(confusion_matrix(y_true, y_pred))
-    if not pairs:
-        return 1.0
-    expected = true * pred / pairs
-    largest = (true + pred) / 2
-    return 1.0 if largest == expected else (together - expected) / (largest - expected)
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*_two_labelings(y_true, y_pred)))
 
 
 def majority_label_error(y_true: Any, y_pred: Any) -> float:
@@ -164,139 +143,42 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
             f"column. Got shape {X.shape} and {len(labels)} labels."
         )
     rows = _comparable(_finite_matrix(X))
-    return count_nearest_errors(rows, labels, 0, len(rows)) / len(rows)
+    return count_nearest_errors(rows, 0, labels, [(0, rows)]) / len(rows)
 
 
-def count_nearest_errors(X: np.ndarray, y: np.ndarray, start: int, stop: int) -> int:
-    """Return how many rows from start to stop have a nearest other row of another class."""
-    # Shifted by a median, which no outlier moves: errors grow with a row's distance from it.
-    center = np.median(X[:: max(1, len(X) // 1000)].astype(np.float64), axis=0)
-    rows = PreparedRows.of(X, center, scale_around(center, float(X.min()), float(X.max())))
-    return count_wrong(rows.part(start, stop), start, y, [(0, rows)])
-
-
-def count_wrong(
-    queries: PreparedRows, start: int, y: np.ndarray, parts: Iterable[tuple[int, PreparedRows]]
+def count_nearest_errors(
+    queries: np.ndarray, start: int, y: np.ndarray, parts: Iterable[tuple[int, np.ndarray]]
 ) -> int:
     """Return how many rows have a nearest other row of another class, which any part may hold.
 
     Parameters
     ----------
-    queries : PreparedRows
-        Those from row ``start`` on.
+    queries : ndarray of shape (n_queries, n_features), float32 or float64
+        The rows from ``start`` on.
     start : int
     y : ndarray of shape (n_samples,)
         Of all rows.
-    parts : iterable of (int, PreparedRows)
-        All rows in order, each part with the number of its first row. The queries are within one.
+    parts : iterable of (int, ndarray)
+        All rows in order, each part with the number of its first row.
     """
-    n = len(queries.X)
+    # Its room takes longer to import than all else here.
+    from bigfs.graph.local import search_exact
+
+    n = len(queries)
     nearest, squared = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
     for first, part in parts:
-        step = max(1, _STRIP_BYTES // (4 * len(part.X)))
-        for begin in range(0, n, step):
-            end, own = min(begin + step, n), start + begin - first
-            is_own = 0 <= own < len(part.X)
-            candidates, distance = nearest_rows(
-                queries.part(begin, end), part, own if is_own else None
-            )
-            # Parts come in order: a tie stays with the lower row.
-            closer = distance < squared[begin:end]
-            nearest[begin:end][closer] = candidates[closer] + first
-            squared[begin:end][closer] = distance[closer]
+        # The first rows limit the distances, and single precision is enough for the others.
+        few = _FIRST_ROWS if len(part) > _PIECE_ROWS else _PIECE_ROWS
+        edges = [0, *range(few, len(part), _PIECE_ROWS), len(part)]
+        for begin, end in pairwise(edges):
+            rows, own = part[begin:end], np.arange(start, start + n) - first - begin
+            own[(own < 0) | (own >= len(rows))] = -1
+            candidates, distances = search_exact(rows, 1, queries, own, squared, rounded=False)
+            # Rows come in order: a tie stays with the lower one.
+            closer = distances[:, 0] < squared
+            nearest[closer] = candidates[closer, 0] + first + begin
+            squared[closer] = distances[closer, 0]
     return int((y[nearest] != y[start : start + n]).sum())
-
-
-def scale_around(center: np.ndarray, minimum: float, maximum: float) -> float:
-    """Return the scale of values in a range for single precision: nothing overflows."""
-    largest = max(maximum - float(center.min()), float(center.max()) - minimum)
-    # A power of two: scaling is exact.
-    return float(2.0 ** -np.floor(np.log2(largest))) if largest > 0 else 1.0
-
-
-@dataclass(frozen=True)
-class PreparedRows:
-    """Rows with what a search needs of them: single precision, squared norms, their lower bound."""
-
-    X: np.ndarray
-    Z: np.ndarray
-    norms: np.ndarray
-    below: np.ndarray
-    scale: float
-
-    @classmethod
-    def of(cls, X: np.ndarray, center: np.ndarray, scale: float) -> PreparedRows:
-        """Prepare rows of shape (n_rows, n_features), as ``(x - center) * scale``."""
-        Z = np.empty(X.shape, dtype=np.float32)
-        step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
-        for part in slices(len(X), step):
-            Z[part] = (X[part] - center) * scale
-        norms = np.einsum("ij,ij->i", Z, Z, dtype=np.float64)
-        below = ((1.0 - _share(X.shape[1])) * norms).astype(np.float32)
-        return cls(X, Z, norms, below, scale)
-
-    def part(self, start: int, stop: int) -> PreparedRows:
-        """Return some of the rows."""
-        rows = slice(start, stop)
-        return PreparedRows(
-            self.X[rows], self.Z[rows], self.norms[rows], self.below[rows], self.scale
-        )
-
-
-def _share(n_features: int) -> float:
-    """Return the bound of a squared distance's error, as a share of the two squared norms."""
-    return float(np.finfo(np.float32).eps * (16 + min(n_features, 1024) / 2))
-
-
-def nearest_rows(
-    queries: PreparedRows, base: PreparedRows, own: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest row of the base for every query, exactly; of equal ones the lowest.
-
-    Single precision finds the candidates, differences in double precision decide.
-
-    Parameters
-    ----------
-    queries, base : PreparedRows
-        With the same center and scale.
-    own : int or None, default=None
-        Where in the base the queries themselves begin: a row is not its own neighbor.
-
-    Returns
-    -------
-    nearest : ndarray of shape (n_queries,), int64
-    squared : ndarray of shape (n_queries,), float64
-        Squared distances, in their scale; infinite where the base has only the row
-        itself.
-    """
-    rows = np.arange(len(queries.X))
-    # Lower bounds of the squared distances, up to the row's own norm.
-    lower = (-2.0 * queries.Z) @ base.Z.T
-    lower += base.below
-    if own is not None:
-        lower[rows, rows + own] = np.inf
-        if len(base.X) == 1:
-            return np.zeros(len(rows), dtype=np.int64), np.full(len(rows), np.inf)
-    first = lower.argmin(axis=1)
-    share = _share(base.X.shape[1])
-    reach = lower[rows, first] + 2.0 * share * (base.norms[first] + queries.norms)
-    reach = np.nextafter((reach + np.finfo(np.float32).tiny).astype(np.float32), np.inf)
-    i, j = np.divmod(np.flatnonzero(lower <= reach[:, None]), len(base.X))
-    squared = _squared(queries.X, base.X, i, j, base.scale)
-    begins = np.flatnonzero(np.diff(i, prepend=-1))
-    smallest = np.minimum.reduceat(squared, begins)
-    hits = np.flatnonzero(squared == np.repeat(smallest, np.diff(begins, append=len(i))))
-    return j[hits[np.searchsorted(hits, begins)]], smallest
-
-
-def _squared(Q: np.ndarray, X: np.ndarray, i: np.ndarray, j: np.ndarray, scale: float) -> Any:
-    """Return the squared distances of the pairs (i, j), float64."""
-    squared = np.empty(len(i))
-    step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
-    for part in slices(len(i), step):
-        gap = (Q[i[part]].astype(np.float64) - X[j[part]]) * scale
-        squared[part] = np.einsum("ef,ef->e", gap, gap)
-    return squared
 
 
 def redundancy(X: Any) -> float:
@@ -319,54 +201,34 @@ def redundancy(X: Any) -> float:
         If X is not a matrix of finite numbers.
     """
     X = _finite_matrix(X)
-    n_features = X.shape[1]
-    if n_features == 1:
-        return 0.0
-    step = max(1, _STRIP_BYTES // (8 * n_features))
-    least, most = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
-    size = np.maximum(np.abs(least), np.abs(most))
-    exponents = -np.frexp(size)[1]  # by powers of two: no square overflows or vanishes
-
-    def strip(begin: int, first: int = 0) -> np.ndarray:
-        rows = X[begin : begin + step, first:].astype(np.float64)
-        return np.ldexp(rows, exponents[first:])
-
-    shift = strip(0)[0]
-    sums, squares = np.zeros(n_features), np.zeros(n_features)
-    # Means first: products are then of centered columns, and nothing cancels.
-    for begin in range(0, len(X), step):
-        sums += (strip(begin) - shift).sum(axis=0)
-    center = shift + sums / len(X)
-    for begin in range(0, len(X), step):
-        tile = strip(begin) - center
-        squares += np.einsum("ij,ij->j", tile, tile)
-    eps = np.finfo(X.dtype).eps if X.dtype.kind == "f" else 0.0
-    varies = (most / 2 - least / 2 > ROUNDING * eps * size / 2) & (squares > 0)
-    inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros(n_features), where=varies)
+    dtype, n_features = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64), X.shape[1]
+    X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+    # By powers of two: no square overflows or vanishes.
+    sizes = np.maximum(X.max(axis=0), -X.min(axis=0))
+    X = np.ldexp(X, -np.frexp(sizes)[1])
+    moments = block_moments(X)
+    varies = ~moments.constant & ~level_columns(moments, dtype)
+    inverse = np.divide(1.0, np.sqrt(moments.squares), out=np.zeros(n_features), where=varies)
     # Some columns at a time with those from them on: all products would be d x d.
     total, width = 0.0, max(1, _PAIRS_BYTES // (8 * n_features))
-    for first in range(0, n_features, width):
-        last = min(first + width, n_features)
-        products = np.zeros((n_features - first, last - first))
-        for begin in range(0, len(X), step):
-            tile = strip(begin, first) - center[first:]
-            products += tile.T @ tile[:, : last - first]
-        products *= inverse[first:last]
-        products *= inverse[first:, None]
+    for columns in slices(n_features, width):
+        others, count = slice(columns.start, None), len(inverse[columns])
+        products = np.zeros((n_features - columns.start, count))
+        for _, tile in float_tiles(X[:, others], moments.mean[others]):
+            products += tile.T @ tile[:, :count]
+        products *= inverse[columns]
+        products *= inverse[others, None]
         np.abs(products, out=products)
-        total += 2 * products[last - first :].sum()
-        total += products[: last - first].sum() - products.diagonal().sum()
-    return float(min(1.0, total / (n_features * (n_features - 1))))
+        total += 2 * products[count:].sum()
+        total += products[:count].sum() - products.diagonal().sum()
+    return float(min(1.0, total / max(1, n_features * (n_features - 1))))
 
 
-def redundancy_of_products(products: np.ndarray) -> float:
-    """Return the mean absolute correlation, from the centered columns' products."""
-    n_features = len(products)
-    if n_features == 1:
-        return 0.0
-    correlation = correlations_of(products)
-    off_diagonal = correlation.sum() - correlation.diagonal().sum()
-    return float(min(1.0, off_diagonal / (n_features * (n_features - 1))))
+def redundancy_of(correlations: np.ndarray) -> float:
+    """Return the mean of the absolute correlations of all pairs of features."""
+    n_pairs = len(correlations) * (len(correlations) - 1)
+    total = correlations.sum() - correlations.diagonal().sum()
+    return float(min(1.0, total / max(1, n_pairs)))
 
 
 @dataclass(frozen=True)
@@ -453,17 +315,32 @@ _VANISHING = 1e-150
 
 def _comparable(X: np.ndarray) -> np.ndarray:
     """Return rows near one by a power of two, which rounds nothing; refuse one far from all."""
+    X = X if X.dtype.kind == "f" else X.astype(np.float64)
     sizes = np.abs(X).max(axis=1)
     largest = float(sizes.max())
-    if not largest:
-        return X
-    if sizes[sizes > 0].min() < _VANISHING * largest:
+    if largest and sizes[sizes > 0].min() < _VANISHING * largest:
         raise InputError(
             f"X has a value of {largest:.3g} in row {int(sizes.argmax())}: beside it the distances "
             "of other rows vanish. Leave the row out, or scale the features."
         )
-    is_float = X.dtype.kind == "f"
-    return np.ldexp(X, -int(np.frexp(largest)[1])) if is_float and largest < 1e-100 else X
+    is_near_one = not largest or 1e-100 < largest < 1e100
+    return X if is_near_one else np.asarray(np.ldexp(X, -int(np.frexp(largest)[1])))
+
+
+def _two_labelings(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return class numbers of the same rows; see `confusion_matrix`."""
+    true, pred = _labels(y_true, "y_true"), _labels(y_pred, "y_pred")
+    if len(true) != len(pred):
+        raise InputError(
+            f"y_true and y_pred must label the same rows. Got {len(true)} and {len(pred)} labels."
+        )
+    n_true, n_pred = int(true.max()) + 1, int(pred.max()) + 1
+    if n_true * n_pred > _MOST_PAIRS:
+        raise InputError(
+            f"y_true and y_pred must be classes, not continuous values. Got {n_true:,} and "
+            f"{n_pred:,} different ones."
+        )
+    return true, pred
 
 
 def _labels(y: Any, name: str) -> np.ndarray:
@@ -479,23 +356,3 @@ def _labels(y: Any, name: str) -> np.ndarray:
     classes, numbers = np.unique(values, return_inverse=True)
     check_classes(classes, len(values), name, refuse=is_continuous(classes))
     return numbers.astype(np.int64)
-
-
-def _entropy(p: np.ndarray) -> float:
-    p = p[p > 0]
-    return float(-(p * np.log(p)).sum()) if len(p) > 1 else 0.0
-
-
-def _pair_counts(counts: np.ndarray) -> tuple[float, float, float, float]:
-    """Return pairs together in both, in the first, in the second, and all pairs."""
-
-    def pairs(x: np.ndarray) -> float:
-        x = x.astype(np.float64)
-        return float((x * (x - 1)).sum() / 2)
-
-    return (
-        pairs(counts),
-        pairs(counts.sum(axis=1)),
-        pairs(counts.sum(axis=0)),
-        pairs(counts.sum(keepdims=True)),
-    )

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bigfs.blocks import BlockReader, RowBlocks, kernels
+from bigfs.blocks import BlockReader, RowBlocks
+from bigfs.blocks.kernels import as_dense, correlations_of
 from bigfs.blocks.lazy import rows_as_dask
 from bigfs.config import Selection
 from bigfs.config.sections import EvaluateConfig
@@ -22,12 +23,9 @@ from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.evaluate.metrics import (
-    PreparedRows,
     count_nearest_errors,
-    count_wrong,
     redundancy,
-    redundancy_of_products,
-    scale_around,
+    redundancy_of,
 )
 from bigfs.evaluate.protocols import (
     Protocol,
@@ -39,7 +37,10 @@ from bigfs.evaluate.protocols import (
 from bigfs.graph.representation import gram_serves, principal_rows
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.cross import cross_pass
 from bigfs.selectors.one_pass.strategies import random_numbers
+from bigfs.selectors.redundancy import correlations_among
+from bigfs.solvers.nested import explained_by
 from bigfs.stages.scores import rank
 from bigfs.store.csr import DENSE_LIMIT_BYTES, is_large
 from bigfs.store.labels import check_order, load_labels, name_of
@@ -214,19 +215,25 @@ def _by_components(
     blocks: RowBlocks, y: np.ndarray, protocol: Protocol, memory_limit: int | str
 ) -> dict[str, float]:
     """Judge many features by their principal components, and the correlations of some of them."""
-    scratch = blocks.scratch.child(blocks.scratch.unique("judged"))
     assert protocol.n_components is not None
-    try:
+    with blocks.scratch.temporary("judged") as scratch:
         few = np.unique(np.linspace(0, blocks.n_features - 1, CORRELATED).astype(np.int64))
-        products = _products(blocks, few, with_all=False)
+        moments = blocks.moments()
+        center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
+        shared = scratch.put("few", few), scratch.put("mean", center[few])
+        products = blocks.reduce(_products_of, np.add, *shared, label="correlations")
         n_components = min(protocol.n_components, blocks.n_samples)
         gram, seed = gram_serves(blocks.layout, parse_bytes(memory_limit)), protocol.random_state
         rows, _, _ = principal_rows(blocks, n_components, seed, scratch, gram=gram)
         own = replace(protocol, n_components=None)
         scores = measure_selection(rows, y, None, own, memory_limit)
-        return {**scores, "redundancy": redundancy_of_products(products)}
-    finally:
-        scratch.close()
+        return {**scores, "redundancy": redundancy_of(correlations_of(products))}
+
+
+def _products_of(X: Any, first_row: int, columns: ArrayRef, mean: ArrayRef) -> np.ndarray:
+    """Return the centered products of some columns of a block with each other."""
+    S = as_dense(X[:, columns.load()]).astype(np.float64) - mean.load()
+    return np.asarray(S.T @ S)
 
 
 def measure_selections(
@@ -321,42 +328,15 @@ def measure_unlabeled(
     """
     if selected is None:
         return {"explained": 1.0}
-    moments, m = blocks.moments(), len(selected)
-    fits = 4 * 8 * m * blocks.n_features <= task_budget(parse_bytes(memory_limit))
-    total = _products(blocks, np.asarray(selected), with_all=fits)
-    gram = total[selected] if fits else total
-    scores = {"redundancy": redundancy_of_products(gram)}
-    if not fits:
-        return scores
-    spread = np.sqrt(np.maximum(gram.diagonal(), np.finfo(float).tiny))
-    inverse = np.linalg.pinv(gram / spread / spread[:, None], rcond=1e-10, hermitian=True)
-    scaled = total / spread
-    explained = np.einsum("ij,jk,ik->i", scaled, inverse, scaled, optimize=True)
-    varies = ~moments.constant & (moments.squares > 0)
-    shares = np.clip(explained[varies] / moments.squares[varies], 0.0, 1.0)
-    return {"explained": float(shares.mean()) if len(shares) else 0.0, **scores}
-
-
-def _products(blocks: RowBlocks, selected: np.ndarray, *, with_all: bool) -> np.ndarray:
-    """Return the sums of `_products_with` over all rows."""
-    moments, scratch = blocks.moments(), blocks.scratch
-    center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
-    shared = [
-        scratch.put(scratch.unique(name), values)
-        for name, values in (("selected", selected), ("mean", center))
-    ]
-    total = blocks.reduce(_products_with, np.add, *shared, with_all, label="explained")
-    scratch.remove(*shared)
-    return np.asarray(total)
-
-
-def _products_with(
-    X: Any, first_row: int, selected: ArrayRef, mean: ArrayRef, with_all: bool
-) -> np.ndarray:
-    """Return the centered products of all, or of the selected, columns with the selected ones."""
-    kept, center = selected.load(), mean.load()
-    S = kernels.as_dense(X[:, kept]).astype(np.float64) - center[kept]
-    return kernels.block_xtv(X, S, center) if with_all else S.T @ S
+    if 4 * 8 * len(selected) * blocks.n_features > task_budget(parse_bytes(memory_limit)):
+        return {"redundancy": redundancy_of(correlations_among(blocks, selected))}
+    total = cross_pass(blocks, True, selected, None, label="explained")
+    redundancy_score = redundancy_of(correlations_of(total.cross[selected]))
+    varies = total.squares > 0
+    explained = explained_by(total.cross.T, selected).sum(axis=0)
+    shares = np.clip(explained[varies] / total.squares[varies], 0.0, 1.0)
+    value = float(shares.mean()) if len(shares) else 0.0
+    return {"explained": value, "redundancy": redundancy_score}
 
 
 def _in_memory(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[str, float]:
@@ -381,21 +361,16 @@ def _columns_of(
     blocks: RowBlocks, selections: Sequence[np.ndarray]
 ) -> Iterator[Sequence[RowBlocks]]:
     """Store the columns of some selections in one pass, which checks them, and open them."""
-    scratch = blocks.scratch
-    wanted = [
-        scratch.put(scratch.unique("selected"), np.asarray(selected, dtype=np.int64))
-        for selected in selections
-    ]
-    stored = [
-        blocks.create_rows(scratch.unique("columns"), len(selected), blocks.dtype)
-        for selected in selections
-    ]
-    try:
+    n, dtype, rows, scratch = blocks.n_samples, blocks.dtype, blocks.rows, blocks.scratch
+    with scratch.temporary("columns") as folder:
+        wanted, stored = [], []
+        for selected in selections:
+            wanted.append(folder.put(folder.unique("selected"), selected.astype(np.int64)))
+            name, shape = folder.unique("columns"), (n, len(selected))
+            stored.append(folder.create(name, shape, dtype, rows))
         blocks.map_blocks(_take_columns, wanted, stored, label="columns")
         sources: list[Any] = [open_matrix(columns.path) for columns in stored]
-        yield [RowBlocks(source, scratch, blocks.rows) for source in sources]
-    finally:
-        scratch.remove(*wanted, *stored)
+        yield [RowBlocks(source, scratch, rows) for source in sources]
 
 
 def _take_columns(
@@ -403,7 +378,7 @@ def _take_columns(
 ) -> None:
     # Without the offset of CSR blocks: no figure depends on where the origin is.
     for selected, stored in zip(wanted, out, strict=True):
-        stored.write(first_row, kernels.as_dense(X[:, selected.load()]))
+        stored.write(first_row, as_dense(X[:, selected.load()]))
 
 
 def _measure(
@@ -412,7 +387,7 @@ def _measure(
     """Return the scores of a repetition, errors of a strip, or redundancy and distinct rows."""
     X, y = reader.read(0, n_samples), labels.load()
     if isinstance(task, tuple):
-        return count_nearest_errors(X, y, *task)
+        return count_nearest_errors(X[slice(*task)], task[0], y, [(0, X)])
     if task is None:
         return redundancy(X), count_distinct(X, protocol.n_clusters)
     seed = derive_seed(protocol.random_state, "evaluation", task)
@@ -436,12 +411,9 @@ def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
             progress.advance(1)
     gram, wrong = blocks.gram().gram, []
     if protocol.nearest_neighbor:
-        moments = blocks.moments()
-        least, most = float(moments.minimum.min()), float(moments.maximum.max())
-        scale = scale_around(moments.mean, least, most)
-        shared = (reader, labels, tuple(blocks.bounds), moments.mean, scale)
+        shared = (reader, labels, tuple(blocks.bounds))
         wrong = run_tasks(_wrong_of_block, blocks.bounds, *shared, label="1-NN", unit="blocks")
-    return _summarize(redundancy_of_products(gram), wrong, scores, len(y))
+    return _summarize(redundancy_of(correlations_of(gram)), wrong, scores, len(y))
 
 
 def _centered(start: int, stop: int, reader: BlockReader, center: np.ndarray) -> np.ndarray:
@@ -454,16 +426,10 @@ def _wrong_of_block(
     reader: BlockReader,
     labels: ArrayRef,
     others: tuple[tuple[int, int], ...],
-    center: np.ndarray,
-    scale: float,
 ) -> int:
     """Return how many rows of a block have a nearest other row of another class."""
-
-    def prepared(first: int, last: int) -> PreparedRows:
-        return PreparedRows.of(reader.read(first, last), center, scale)
-
-    parts = ((other[0], prepared(*other)) for other in others)
-    return count_wrong(prepared(*bounds), bounds[0], labels.load(), parts)
+    parts = ((other[0], reader.read(*other)) for other in others)
+    return count_nearest_errors(reader.read(*bounds), bounds[0], labels.load(), parts)
 
 
 def _summarize(

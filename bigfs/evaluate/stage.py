@@ -66,7 +66,7 @@ def stages_of(config: Config) -> list[Stage]:
         depends = {**config.evaluate.model_dump(), "random_state": config.random_state}
         depends |= content_of_labels(config.evaluate.labels)
         choose = partial(Evaluation, config=config, settings=config.evaluate)
-        stages.append(Stage("evaluation", 6, depends, choose, sparse=True))
+        stages.append(Stage("evaluation", 7, depends, choose, sparse=True))
     return stages
 
 
@@ -134,7 +134,7 @@ def judging_stage(
         figures = selection.measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
         out.describe(**figures)
 
-    return unplanned_stage("evaluation", 3, settings, measure, sparse=True)
+    return unplanned_stage("evaluation", 4, settings, measure, sparse=True)
 
 
 def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
-from bigfs.blocks.kernels import float_tiles, row_tiles
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks.kernels import float_tiles, row_tiles, tile_bytes
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
@@ -97,7 +97,9 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
         sums = Step(what, needed, n_groups, 0, requests, seconds=seconds)
         return StageCost((order, sums), shape.n_entries * (8 + shape.itemsize))
     edges = 2 * shape.rows * n_neighbors
-    needed = shape.read_bytes + 40 * edges + 32 * MIB
+    needed = shape.read_bytes + 40 * edges + tile_bytes(shape.n_features)
+    # A fold holds three arrays of each block.
+    needed += 3 * 8 * fold_parts(shape.n_blocks) * shape.n_features + 24 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
     what = "a block, one that its edges lead to"
     return StageCost((pass_over(shape, what, needed, seconds=seconds),))

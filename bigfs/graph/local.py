@@ -21,13 +21,15 @@ from bigfs.core.text import FROM_0
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
-# Squares beyond this would leave the range of float32.
-_LARGEST_SQUARE = 1e36
+# Squares beyond these would leave the range of float32.
+_LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 # Of d columns, float32 products bound squared distances within 1e-6 d of their size, while those
 # of noise differ by 1 / sqrt(d). Of more columns than this the bound rules out too few.
 _NARROW_COLUMNS = 2048
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
+# Rows whose middle values are the center of products.
+_CENTER_ROWS = 32
 # Pairs of rows whose differences are computed at a time.
 _PAIR_BYTES = 4 * 1024**2
 # Pairs that are ranked at a time, and entries of merged lists that are sorted: 60 MB.
@@ -117,6 +119,8 @@ def search_exact(
     queries: np.ndarray,
     own: np.ndarray,
     reach: np.ndarray | None = None,
+    *,
+    rounded: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors of prepared queries among prepared rows.
 
@@ -133,6 +137,8 @@ def search_exact(
     reach : ndarray of shape (n_queries,), float64, or None, default=None
         Squared distances beyond which nothing is wanted, all finite: products in single precision
         are enough then. None, or one that is infinite: not known.
+    rounded : bool, default=True
+        Distances that differ by no more than the last bit of float32 are equal; else they differ.
 
     Returns
     -------
@@ -145,36 +151,40 @@ def search_exact(
     if reach is not None and not np.isfinite(reach).all():
         reach = None
     is_narrow = reach is not None and rows.shape[1] <= _NARROW_COLUMNS
-    is_narrow = is_narrow and _largest_square(rows, queries) <= _LARGEST_SQUARE
+    is_narrow = is_narrow and _LEAST_SQUARE <= _largest_square(rows, queries) <= _LARGEST_SQUARE
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
     precision = np.finfo(dtype)
-    center = rows.mean(axis=0, dtype=np.float64)
+    # Middle values of some rows: none far outside moves them, and rounding grows with the distance.
+    some = rows[:: -(-n // _CENTER_ROWS)].astype(np.float64)
+    center = np.partition(some, len(some) // 2, axis=0)[len(some) // 2]
+    # |a|^2 + |b|^2 - 2ab loses up to this share of both squares to rounding.
+    share = 8.0 * (rows.shape[1] + 4) * precision.eps
     spans = list(slices(n, max(1, _WIDE_BYTES // (8 * rows.shape[1]))))
     kept = _from_center(rows, center, dtype) if len(spans) == 1 else None
     indices = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
+    norms = np.empty(n, dtype)
     for tile in slices(m, max(1, _TILE_BYTES // (dtype.itemsize * max(n, rows.shape[1])))):
         part, part_norms = _from_center(queries[tile], center, dtype)
         part *= -2
-        approximate = np.empty((len(part), n), dtype)
-        largest = 0.0
+        least = np.empty((len(part), n), dtype)
         for span in spans:
-            near, norms = kept or _from_center(rows[span], center, dtype)
-            np.matmul(part, near.T, out=approximate[:, span])
-            approximate[:, span] += norms
-            largest = max(largest, float(norms.max()))
-        approximate += part_norms[:, None]
+            near, norms[span] = kept or _from_center(rows[span], center, dtype)
+            np.matmul(part, near.T, out=least[:, span])
+        # What a squared distance is at least, up to the query's own square.
+        least += (1 - share) * norms
         themselves = np.flatnonzero(own[tile] >= 0)
-        approximate[themselves, own[tile][themselves]] = np.inf
-        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
-        limit = 8.0 * (rows.shape[1] + 4) * precision.eps * (part_norms + largest)
+        least[themselves, own[tile][themselves]] = np.inf
         if reach is None:
-            last = min(n, n_neighbors) - 1
-            limit += (1 + 1e-6) * (np.partition(approximate, last, axis=1)[:, last] + limit)
+            most, last = least + 2 * share * norms, min(n, n_neighbors) - 1
+            most.partition(last, axis=1)
+            limit = most[:, last] + (1 + share) * part_norms
+            del most
         else:
-            limit += (1 + 1e-6) * reach[tile]
-        is_near = approximate <= np.minimum(limit, precision.max)[:, None]
-        _rank(rows, queries[tile], is_near, indices[tile], squared[tile])
+            limit = reach[tile]
+        limit = (1 + 1e-6) * limit - (1 - share) * part_norms
+        is_near = least <= np.minimum(limit, precision.max).astype(dtype)[:, None]
+        _rank(rows, queries[tile], is_near, indices[tile], squared[tile], 2 * rounded)
     return indices, squared
 
 
@@ -198,6 +208,7 @@ def _rank(
     near: np.ndarray,
     indices: np.ndarray,
     squared: np.ndarray,
+    power: int,
 ) -> None:
     """Fill in each query's nearest of the rows that are ``near`` (n_queries, n_rows), bool."""
     counts, k = near.sum(axis=1), indices.shape[1]
@@ -214,7 +225,7 @@ def _rank(
         for pairs in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
             gaps = part[query[pairs]].astype(np.float64) - rows[row[pairs]]
             far[query[pairs], place[pairs]] = np.einsum("ij,ij->i", gaps, gaps)
-        best, values = nearest(ids, far, min(k, widest), power=2)
+        best, values = nearest(ids, far, min(k, widest), power)
         indices[tile, : best.shape[1]], squared[tile, : best.shape[1]] = best, values
 
 
@@ -229,8 +240,8 @@ def nearest(
     distances : ndarray of shape (n_rows, width), float32 or float64
         Infinite where there is no row.
     n_neighbors : int
-    power : {1, 2}, default=1
-        2: distances are squared.
+    power : {0, 1, 2}, default=1
+        2: distances are squared; 0: those that differ by rounding are not equal.
     """
     order = np.argsort(distances, axis=1, kind="stable")
     ids = np.take_along_axis(ids, order, axis=1)

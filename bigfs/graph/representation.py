@@ -12,6 +12,7 @@ true neighbors the last pass finds.
 from __future__ import annotations
 
 import re
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ from bigfs.store.csr import first_unusable
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch, block_rows
+from bigfs.store.several import sources_of
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 
 _SPARE = 10
@@ -341,6 +343,11 @@ def open_member(settings: GraphConfig) -> Any:
         return settings._member[0]
     place, _, name = settings.representation.rpartition("::")
     refuse_object(place)
+    if sources_of(place) is not None:
+        raise InputError(
+            f"graph.representation: {name} is a part of one AnnData, and {place} is several files. "
+            "Write them as one (anndata.concat), or leave graph.representation out."
+        )
     return member_on_disk(as_location(place), name)
 
 
@@ -357,7 +364,8 @@ def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
     Raises
     ------
     InputError
-        If it has not a row for each row of the input.
+        If it has not a row for each row of the input, or their ids are those of the input in
+        another order.
     """
     dropped = np.asarray(blocks.source.dropped, dtype=np.int64)
     n_all = blocks.n_samples + len(dropped)
@@ -365,6 +373,18 @@ def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
         raise InputError(
             f"{source.uri} has {source.n_samples:,} rows, and the data have {n_all:,}. It must be "
             "of the same samples."
+        )
+    unlike, difference, kept = "", 0, np.ones(n_all, dtype=bool)
+    kept[dropped] = False
+    theirs = compress(chain.from_iterable(source.iter_index()), kept)
+    own = chain.from_iterable(blocks.source.iter_index())
+    for row, (given, expected) in enumerate(zip(theirs, own, strict=False)):
+        difference += hash(given) - hash(expected)  # zero in the end if they are the same ids
+        if not unlike and given != expected:
+            unlike = f"row {row} is {given}, where the data have {expected}"
+    if unlike and not difference:
+        raise InputError(
+            f"{source.uri}: {unlike}. It must have the samples in the order of the data. {FROM_0}"
         )
     return dropped
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree, write_from
+from bigfs.store.location import Location, as_location, read_into, remove_tree, replaced_file
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
@@ -117,12 +117,12 @@ def write_run(
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     attempt = secrets.randbits(63)
     columns = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in values.items()])
-    with new_file(_run_path(folder, run, attempt)) as file:
+    with replaced_file(_run_path(folder, run, attempt), sync=False, own=True) as file:
         for low, high in block_bounds(len(rows), _tile_rows(columns)):
             records = np.empty(high - low, columns)
             for name, column in values.items():
                 records[name] = column[rows[low:high]]
-            write_from(file, records)
+            file.write(records.view("u1").data)
     return Receipt(attempt, columns, offsets, len(rows) * columns.itemsize)
 
 

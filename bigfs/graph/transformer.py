@@ -28,7 +28,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     Counts as scikit-learn's transformer of the same name does: in mode ``distance`` each row
     gets itself, at distance zero, and ``n_neighbors`` others; in mode ``connectivity`` the row
-    itself is one of the ``n_neighbors``.
+    itself is one of the ``n_neighbors``, which are fewer than the rows.
 
     Parameters
     ----------

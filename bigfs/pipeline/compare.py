@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from bigfs.config import Comparison, Config, Methods
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.config.sections import Auto
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, NumericalError
 from bigfs.core.memory import task_budget
 from bigfs.core.paths import OBJECT
 from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
@@ -202,10 +203,10 @@ def _fits(config: Comparison) -> list[_Fit]:
         for entry in (config.entries(max(given)) if given else [])
         for fitted, sizes in fits_for(entry.config, given)
     ]
+    rules = list(dict.fromkeys(number for number in numbers if isinstance(number, Auto)))
     fits += [
-        _Fit(f"{entry.name} (auto {number.auto})", entry.config, [])
-        for number in numbers
-        if isinstance(number, Auto)
+        _Fit(f"{entry.name} (auto {_rule(number, rules)})", entry.config, [])
+        for number in rules
         for entry in config.entries(number)
     ]
     if chosen.chance:
@@ -216,6 +217,14 @@ def _fits(config: Comparison) -> list[_Fit]:
             _Fit(CHANCE, chance.model_copy(update={"stability": None, "redundancy": None}), given)
         )
     return fits
+
+
+def _rule(number: Auto, rules: Sequence[Auto]) -> str:
+    """Return a choice of the number in words, with what it does not share with others."""
+    alike = [other for other in rules if other.auto == number.auto]
+    own = {name: getattr(number, name) for name in ("share", "at_most")}
+    parts = (f"{k} {v}" for k, v in own.items() if any(getattr(other, k) != v for other in alike))
+    return ", ".join([number.auto, *parts])
 
 
 def _run(
@@ -258,7 +267,8 @@ def _run(
         kind = fit.config.preprocess
         if kind not in engines:  # a method that is made for counts as they were measured
             engines[kind] = Engine(store, blocks.transformed(kind), key)
-        finished = engines[kind].run(stages_of(fit.config), planned)
+        with _naming(fit.name):
+            finished = engines[kind].run(stages_of(fit.config), planned)
         seconds = store.record_at(finished["result"])["seconds"]
         result = FeatureScores.open(finished["result"])
         selections = {m: result.selections(m) for m in fit.sizes}
@@ -277,6 +287,19 @@ def _run(
     about = config.input.uri, blocks.n_samples, blocks.n_features, n_classes, settings
     stages = dict(directory.manifest["stages"])
     return ComparisonResult(directory.path, *about, rows, stages)
+
+
+@contextmanager
+def _naming(method: str) -> Iterator[None]:
+    """Have an error of the data or the settings say which method of a comparison it was."""
+    try:
+        yield
+    except (InputError, NumericalError) as error:
+        error.add_note(
+            f"It was method '{method}' of this comparison. What is finished is kept: leave that "
+            "method out, or change its settings, and run again."
+        )
+        raise
 
 
 def _shown(number: int | Auto) -> str:

@@ -29,7 +29,7 @@ from bigfs.store.append import append_rows
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
 from bigfs.store.ingest import IngestReport, ingest
-from bigfs.store.labels import labels_in
+from bigfs.store.labels import check_index, labels_in
 from bigfs.store.location import Location, as_location, is_within, remove_tree
 from bigfs.store.opening import ChainedSource
 from bigfs.store.records import COMPARISON
@@ -115,7 +115,8 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     key = stage.key(content, *chosen)
     may_update = directory.may_update and config.update is not None
     former = former_run(config) if may_update else None
-    if directory.finished("data", key) is None and not _taken_over(directory, former, key):
+    is_kept = directory.finished("data", key) is not None
+    if not is_kept and not take_over(directory, former, "data", key):
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
         footprint = Footprint()
@@ -130,18 +131,10 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
             raise changed(uri)
         record = {**footprint.record(peak_bytes()), "passes": 1, "bytes_read": 0}
         record |= {name: getattr(report, name) for name in _REPORTED}
-        record |= {COPIED_FROM: former.name} if former and extended else {}
+        record |= {COPIED_FROM: former.path.name} if former and extended else {}
         record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record, checks_itself=True)
     return directory.stage_path("data"), key
-
-
-def _taken_over(directory: RunDirectory, former: Location | None, key: str) -> bool:
-    """Say whether the former run of the series has the same data, and use its copy again."""
-    before = RunDirectory(former) if former is not None else None
-    with suppress(BigfsError):
-        return before is not None and take_over(directory, before.read(), "data", key)
-    return False
 
 
 def _content(source: Source, uri: str) -> str:
@@ -165,6 +158,7 @@ def with_labels_of(config: C, X: Any, source: Source) -> C:
     """
 
     def in_memory(labels: Any) -> Any:
+        check_index(labels.values if isinstance(labels, LabelValues) else labels, X)
         if isinstance(labels, str) and labels.startswith(OBJECT) and X is not None:
             return LabelValues(labels, labels_in(X, source, column_of(labels)[1]))
         is_array = isinstance(labels, (list, tuple)) or hasattr(labels, "__array__")
@@ -261,12 +255,13 @@ def _links_in(folder: Location) -> list[Path]:
         return []
 
 
-def former_run(config: Config) -> Location | None:
-    """Return the latest finished run of the series before this one."""
+def former_run(config: Config) -> RunDirectory | None:
+    """Return the latest finished run of the series before this one, with its manifest."""
     if config.series is None:
         return None
     run = as_location(config.run).absolute()
-    before = [place for place in finished_runs(run, config.series) if place.name < run.name]
+    finished = finished_runs(run, config.series)
+    before = [directory for directory in finished if directory.path.name < run.name]
     return before[-1] if before else None
 
 
@@ -280,7 +275,7 @@ def parts_of(uri: str) -> list[list[str]] | None:
 
 
 def extend_copy(
-    config: Config, former: Location, source: Source, target: Location, stage: Stage
+    config: Config, former: RunDirectory, source: Source, target: Location, stage: Stage
 ) -> IngestReport | None:
     """Copy the data of the former run and append the new files.
 
@@ -289,7 +284,7 @@ def extend_copy(
     Parameters
     ----------
     config : Config
-    former : Path or ObjectPath
+    former : RunDirectory
         The former run of the series.
     source : Source
         The input.
@@ -304,35 +299,33 @@ def extend_copy(
         None: all files have to be copied, and the log says why.
     """
     try:
-        report = _extended(config, RunDirectory(former).read(), source, target, stage)
+        return _extended(config, former, source, target, stage)
     except (BigfsError, OSError, KeyError, TypeError, ValueError) as error:
-        report = str(error)
-    if not isinstance(report, str):
-        return report
-    remove_tree(target)
-    logger.info("all files are copied, not only new ones: %s", report)
-    return None
+        remove_tree(target)
+        logger.info("all files are copied, not only new ones: %s", error)
+        return None
 
 
 def _extended(
     config: Config, former: RunDirectory, source: Source, target: Location, stage: Stage
-) -> IngestReport | str:
-    """Return the report of the extended copy, or why there can be none."""
+) -> IngestReport:
+    """Return the report of the extended copy; raise InputError if there can be none."""
     name, parts = former.path.name, parts_of(config.input.uri)
     before, record = former.manifest["data"].get("parts"), former.manifest["stages"].get("data")
     if not before or not parts or record is None or not isinstance(source, ChainedSource):
-        return f"{name} had no copy of several files"
-    settings = json.loads(json.dumps(stage.settings))
-    if (record["version"], record["settings"]) != (stage.version, settings):
-        return f"{name} read its files with other settings"
+        raise InputError(f"{name} had no copy of several files")
+    if not stage.is_like(record):
+        raise InputError(f"{name} read its files with other settings")
     if source.sparse or source.categories or config.input.rows is not None:
-        return "they are sparse, or have categories or a choice of rows, which depend on all files"
+        raise InputError(
+            "they are sparse, or have categories or a choice of rows, which depend on all files"
+        )
     for old, new in zip(before, parts, strict=False):
         if old != new:
             how = "was changed" if old[0] == new[0] else f"is where {old[0]} was"
-            return f"{new[0]} {how} since {name}"
+            raise InputError(f"{new[0]} {how} since {name}")
     if len(before) >= len(parts):
-        return f"{name} had {len(before)} files, and there are {len(parts)}"
+        raise InputError(f"{name} had {len(before)} files, and there are {len(parts)}")
     former.check_unchanged("data")
     copy_linked(former.stage_path("data"), target)
     with as_part():
@@ -340,7 +333,7 @@ def _extended(
     missing = config.input.missing
     if missing == "mean":
         if record["filled_values"]:
-            return "missing values are replaced by the means of all files"
+            raise InputError("missing values are replaced by the means of all files")
         missing = "error"  # without any there are no means
     report = append_rows(added, target, missing, config.memory_limit)
     filled = record["filled_values"] + report.filled_values

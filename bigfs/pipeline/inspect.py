@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.text import aligned, first_of
+from bigfs.core.text import aligned, cut, first_of
 from bigfs.core.yamltext import as_setting
 from bigfs.plan.planning import check_config
 from bigfs.results.result import open_result
@@ -45,7 +45,7 @@ from bigfs.store.tables import kind_of, typed
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
 # Of a source that holds more beside its blocks, columns are looked at a few at a time.
 _HELD_BYTES = 2**29
-_SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
+_SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST, _WIDEST_NAME = 30, 20, 3, 24, 40
 # A text with at most this share of different values is a category, one with all different an id.
 _FEW = 0.2
 _FEWEST_ROWS, _MOST_IDS = 20, 3
@@ -303,8 +303,8 @@ def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
     cells = [("column", "type", "missing", "distinct", "range or examples")]
     for column in shown:
         share = f"{column.missing / max(1, n_rows):.1%}" if column.missing else "-"
-        name = column.name if len(column.name) <= 40 else f"{column.name[:37]}..."
-        cells.append((name, column.kind, share, f"{column.distinct:,}", column.shown))
+        name, distinct = cut(column.name, _WIDEST_NAME), f"{column.distinct:,}"
+        cells.append((name, column.kind, share, distinct, column.shown))
     lines = [f"the first {n_rows:,} rows:", *aligned(cells, "<<  <", "  ")]
     if len(columns) > len(shown):
         lines.append(f"  and {len(columns) - len(shown):,} more columns of numbers")

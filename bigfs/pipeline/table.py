@@ -24,7 +24,7 @@ from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.evaluate.protocols import MANY_FEATURES
 from bigfs.pipeline.run import run_in_directory
-from bigfs.report.curves import SCORES, Curve, draw_curves, draw_panels, draw_ranks
+from bigfs.report.curves import SCORES, Curve, draw_panels, draw_ranks, drawn
 from bigfs.results.result import mean_score, score_cell
 from bigfs.solvers.agreement import Agreement
 from bigfs.store.location import Location, as_location, write_atomic
@@ -180,8 +180,8 @@ class ComparisonResult:
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
             f"{starts} ({spec['init']}); percent, mean and deviation over repetitions, of chance "
-            "over random selections; redundancy: mean absolute correlation of the selected "
-            f"features{space}"
+            "and random_selection over draws; redundancy: mean absolute correlation of the "
+            f"selected features{space}"
         )
 
     def than_chance(self, row: Row) -> dict[str, str]:
@@ -200,11 +200,14 @@ class ComparisonResult:
     def _chance(self) -> dict[int, Row]:
         return {row.n_features: row for row in self.rows if row.name == CHANCE}
 
+    @cached_property
+    def _judged(self) -> list[str]:
+        """The scores that chance was measured by."""
+        known = next(iter(self._chance.values())).scores if self._chance else {}
+        return [score for score in JUDGED if f"{score}_low" in known]
+
     def _chance_title(self) -> str:
-        if not self._chance:
-            return ""
-        known = next(iter(self._chance.values())).scores
-        return "than chance: " + ", ".join(SCORES[s] for s in JUDGED if f"{s}_low" in known)
+        return "than chance: " + ", ".join(SCORES[s] for s in self._judged) if self._chance else ""
 
     def _chance_lines(self) -> list[str]:
         """Return the interval of chance, 95 %, for each number of features."""
@@ -216,8 +219,7 @@ class ComparisonResult:
             cells = [
                 f"{SCORES[score]} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
                 f"{min(100, 100 * row.scores[f'{score}_high']):.1f}"
-                for score in JUDGED
-                if f"{score}_low" in row.scores
+                for score in self._judged
             ]
             lines.append(f"{m:>6}  {', '.join(cells)}")
         return lines
@@ -232,7 +234,7 @@ class ComparisonResult:
             for key, end in (("value", ""), ("low", "_low"), ("high", "_high")):
                 columns[f"stability{end}"] = [getattr(row.stability, key, None) for row in rows]
         columns["seconds"] = [row.seconds for row in rows]
-        for score in JUDGED if self._chance else ():
+        for score in self._judged:
             columns[f"{score}_than_chance"] = [self.than_chance(row).get(score) for row in rows]
         return csv_text(columns)
 
@@ -252,8 +254,10 @@ class ComparisonResult:
         """
         import matplotlib.pyplot as plt
 
-        title = self.uri.rpartition("/")[2]
-        return draw_panels(plt.figure(layout="constrained"), self._panels(), title)
+        return self._draw(plt.figure(layout="constrained"))
+
+    def _draw(self, figure: Any) -> np.ndarray:
+        return draw_panels(figure, self._panels(), self.uri.rpartition("/")[2])
 
     def __repr__(self) -> str:
         names = dict.fromkeys(row.name for row in self.rows if row.method)
@@ -294,8 +298,7 @@ class ComparisonResult:
         directory.write_file(TABLE, self.text() + "\n")
         directory.write_file(CSV, self.csv())
         directory.write_file(JSON, self.json())
-        title = self.uri.rpartition("/")[2]
-        for name, content in zip(FIGURES, draw_curves(self._panels(), title, _KINDS), strict=True):
+        for name, content in zip(FIGURES, drawn(self._draw, _KINDS), strict=True):
             directory.write_file(name, content)
 
     def _panels(self) -> list[tuple[str, list[Curve]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -112,9 +111,8 @@ def _candidate(
         if set(record["keys"]) <= set(directory.manifest["stages"]):
             return Updatable(_base_of(record, directory, config.update), record)
     examined: Updatable | str = "there is no finished run of the series before it"
-    if (place := former_run(config)) is not None:
+    if (former := former_run(config)) is not None:
         try:
-            former = RunDirectory(place).read()
             if former.manifest["data"].get("key") == key:
                 # With the base that it had, if it had one, its keys are those of tonight.
                 before = former.manifest.get(UPDATED)
@@ -122,7 +120,7 @@ def _candidate(
                 return Updatable(base, before, former)
             examined = _examined(config, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
-            examined = f"{place.name} cannot be updated: {error}"
+            examined = f"{former.path.name} cannot be updated: {error}"
     if isinstance(examined, Updatable):
         return examined
     logger.info("full run: %s", examined)
@@ -182,8 +180,9 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
     """Log and record the difference to the selection of the former run of the series."""
     if config.update is None and config.output.diff_below is None:
         return
-    if (place := former_run(config)) is None:
+    if (former := former_run(config)) is None:
         return
+    place = former.path
     try:
         difference = diff_runs(place, directory.path)
     except BigfsError as error:
@@ -275,8 +274,7 @@ def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, str] | s
             return "neighbors by principal components, or given ones, change with new rows"
         if not stage.updates or record is None:
             continue
-        settings = json.loads(json.dumps(stage.settings))
-        if record["version"] != stage.version or record["settings"] != settings:
+        if not stage.is_like(record):
             why = f"stage {stage.name} of {former.path.name} had other settings"
             break
         former.check_unchanged(stage.name)

@@ -153,27 +153,19 @@ class Plan:
         lines += [*self.unknown, *self.notes]
         head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch",
                 "processor time")  # fmt: skip
-        rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
-        if len(rows) > 1:
-            lines += aligned([*rows, self._totals()], "<", "  ")
+        known = [stage for stage in self.stages if stage.cost is not None]
+        if known:
+            lines += aligned([head, *map(_cells, [*known, self._total()])], "<", "  ")
         for stage in self.stages:
             if stage.cost is not None:
                 lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")
         return "\n".join([*lines, *self._verdict()])
 
-    def _totals(self) -> tuple[str, ...]:
-        costs = self._costs
-        return (
-            "in all",
-            format_bytes(self.predicted_peak_bytes),
-            format_bytes(self.bytes_read),
-            f"{sum(cost.passes for cost in costs):,}",
-            _count(sum(cost.tasks for cost in costs)),
-            format_bytes(max(cost.graph_bytes for cost in costs)),
-            _count(sum(cost.requests for cost in costs)),
-            format_bytes(self.scratch_bytes),
-            format_seconds(self.seconds),
-        )
+    def _total(self) -> StagePlan:
+        """Return all stages together."""
+        steps = tuple(step for cost in self._costs for step in cost.steps)
+        cost = StageCost(steps, self.scratch_bytes)
+        return StagePlan("in all", None, cost, self.predicted_peak_bytes, self.bytes_read)
 
     def _verdict(self) -> list[str]:
         place = self.place

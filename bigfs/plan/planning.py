@@ -24,7 +24,7 @@ from bigfs.runtime.connection import connect, scheduler_address
 from bigfs.runtime.scope import active_client, worker_slots
 from bigfs.runtime.workers import check_sizes, worker_limits
 from bigfs.selectors.number import is_by_fits
-from bigfs.selectors.scoring import check_form, resolved
+from bigfs.selectors.scoring import check_form, labels_of_start, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
 from bigfs.store.columns import note_on_names
@@ -53,6 +53,7 @@ class Header:
     csr: CSRLayout | None = None
     held_bytes: int = 0  # what reading the input takes beyond blocks of it
     temporary_bytes: int = 0  # what reading the input writes to disk
+    is_cut: bool = True  # whether ``csr`` is how the input is cut, or only about that
 
     def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
         """Return the shape with so many rows in a block; None: as many as the stages choose.
@@ -72,7 +73,8 @@ class Header:
             return None
         if self.csr is not None and sparse:
             csr, rows = self.csr, rows or self.csr.rows
-            check_block_rows(rows, csr.rows, self.n_samples)
+            if self.is_cut:
+                check_block_rows(rows, csr.rows, self.n_samples)
             largest = min(csr.n_entries, -(-rows // csr.rows) * csr.block_entries)
             sizes = (self.n_samples, self.n_features, self.itemsize, rows)
             return Shape(*sizes, csr.rows, csr.n_entries, largest)
@@ -99,9 +101,10 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
         chunk or chunk_rows(source.n_features, itemsize),
         stored,
         source.n_samples is not None and missing != "drop_rows",
-        source.layout,
+        source.planned_layout,
         source.held_bytes,
         source.temporary_bytes,
+        source.layout is not None,
     )
 
 
@@ -194,8 +197,10 @@ def check_config(config: Config, source: Source) -> None:
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_labels(config, kept, source.dropped)
-    if config.evaluate is not None and config.evaluate.labels is not None:
-        check_order(config.evaluate.labels, source)
+    judged = None if config.evaluate is None else config.evaluate.labels
+    for labels in (judged, labels_of_start(config)):
+        if labels is not None:
+            check_order(labels, source)
 
 
 def plan_input(config: Config, source: Source, place: Place) -> Plan:

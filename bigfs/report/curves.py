@@ -36,30 +36,10 @@ class Curve:
     is_chance: bool = False  # random selections: in gray
 
 
-def draw_curves(
-    panels: Sequence[tuple[str, Sequence[Curve]]], title: str, kinds: Sequence[str]
-) -> list[bytes]:
-    """Return the panels side by side as one figure, in some formats.
-
-    Parameters
-    ----------
-    panels : sequence of (str, sequence of Curve)
-        Title of the vertical axis, and the curves.
-    title : str
-    kinds : sequence of str
-        ``svg``, ``png``.
-
-    Returns
-    -------
-    contents : list of bytes
-    """
-    return drawn(lambda figure: draw_panels(figure, panels, title), kinds)
-
-
 def drawn(
     draw: Callable[[Any], Any], kinds: Sequence[str], size: tuple[float, float] | None = None
 ) -> list[bytes]:
-    """Return what ``draw(figure)`` draws as files of some kinds.
+    """Return what ``draw(figure)`` draws as files of some kinds, ``svg`` or ``png``.
 
     The same figure has the same bytes.
     """
@@ -80,7 +60,15 @@ def drawn(
 def draw_panels(
     figure: Any, panels: Sequence[tuple[str, Sequence[Curve]]], title: str
 ) -> np.ndarray:
-    """Draw the panels on a figure, which gets their size; return their axes."""
+    """Draw the panels side by side on a figure, which gets their size; return their axes.
+
+    Parameters
+    ----------
+    figure : Figure
+    panels : sequence of (str, sequence of Curve)
+        Title of the vertical axis, and the curves.
+    title : str
+    """
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     figure.set_size_inches(3.9 * len(panels) + 0.3, 4.3)

@@ -207,23 +207,15 @@ def _agreement(row: dict[str, Any]) -> str:
 
 def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     n_selected = len(result.selected)
-    tiles = []
     if result.curves is None:
         explained, mean = sample.explained, ", on average"
     else:
-        values = result.curves.values["explained_variance"]
-        # For 1, 2, ... features, read linearly between those it was computed for.
-        sizes = result.curves.sizes
-        explained, mean = np.interp(np.arange(1, sizes[-1] + 1), sizes, values), ""
-    what, few = "of the features' variance explained", len(explained)
-    if n_selected > few:
-        tiles.append((f"{100 * float(explained[-1]):.0f} %", f"{what} by the first {few}{mean}"))
-    else:
-        share = float(explained[n_selected - 1])
-        if result.curves is not None:
-            explained = np.cumsum(result.curves.adds)
-            share = float(explained[-1])
-        tiles.append((f"{100 * share:.0f} %", f"{what}{mean}"))
+        adds = result.curves.adds
+        explained, mean = np.cumsum(adds[np.isfinite(adds)]), ""
+    few = min(n_selected, len(explained))
+    share, by = float(explained[few - 1]), "" if few == n_selected else f" by the first {few}"
+    tiles = [(f"{100 * share:.0f} %", f"of the features' variance explained{by}{mean}")]
+    if few == n_selected:
         enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
     sure = result.stability

@@ -24,7 +24,7 @@ from bigfs.stages.curves import columns_of_var, selected_features
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs, Stage, unplanned_stage
 from bigfs.store.fingerprint import changed
-from bigfs.store.formats.annotated import ENCODING, read_var_names
+from bigfs.store.formats.annotated import read_var_names
 from bigfs.store.location import (
     Location,
     as_location,
@@ -76,15 +76,16 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
     source, place = check_annotatable(str(result.manifest["data"]["uri"])), as_location(dest)
     if not isinstance(place, Path):
         raise InputError(f"{dest}: a copy can be written to a local disk only. Give a path there.")
-    if place.suffix != source.suffix:
+    kind = source.suffix.lower()
+    if place.suffix.lower() != kind:
         raise InputError(f"{dest}: a copy of {source} must end in {source.suffix}.")
     refuse_inside_ours(place)
     if is_within(place, result.path):
         raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
     if is_there(place, "the copy"):
         same = place.resolve() == source.resolve()
-        if not (overwrite and (same or place.is_file() and place.suffix == ".h5ad")):
-            cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
+        if not (overwrite and (same or place.is_file() and kind == ".h5ad")):
+            cure = ", or --overwrite" if same or kind == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
     if result.settings["input"].get("columns") is not None:
         raise InputError(
@@ -105,7 +106,7 @@ def check_annotatable(uri: str) -> Path:
         If it is none.
     """
     source = as_path(uri)
-    if not isinstance(source, Path) or source.suffix not in _WRITERS:
+    if not isinstance(source, Path) or source.suffix.lower() not in _WRITERS:
         raise InputError(
             f"{uri} is not a .h5ad file or AnnData .zarr on a local disk; only these get "
             "columns of var. Export the selected columns instead."
@@ -142,7 +143,7 @@ def copy_annotated(
     target = place.resolve() if overwrite else place  # a link stays, and leads to the new file
     about = {"method": method, "parameters": json.dumps(settings, default=str)}
     with creating(target):
-        _WRITERS[source.suffix](source, target, columns, about, overwrite)
+        _WRITERS[source.suffix.lower()](source, target, columns, about, overwrite)
     return place
 
 
@@ -172,7 +173,7 @@ def _copy_h5ad(
         copied = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]  # has readinto
         with h5py.File(file, "r+") as root:
             texts = partial(np.array, dtype=h5py.string_dtype())
-            _write_result(root, columns, about, root["var"].create_dataset, texts)
+            _write_result(root, columns, about, texts)
         with source.open("rb") as original:
             if hashlib.file_digest(original, "sha256").digest() != copied:
                 raise changed(str(source))
@@ -199,7 +200,7 @@ def _copy_zarr(
         shutil.copytree(source, partial, copy_function=copy)
         # Without the old collection of all metadata, which knows nothing of new arrays.
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
-        _write_result(root, columns, about, root["var"].create_array, list)
+        _write_result(root, columns, about, list)
         with ignoring_warnings():  # it is no part of the standard of version 3 yet
             zarr.consolidate_metadata(str(partial))
         if in_place:
@@ -233,19 +234,14 @@ def _exchange(first: Path, second: Path) -> None:
         raise OSError(f"{os.strerror(ctypes.get_errno())}; write a copy instead")
 
 
-def _write_result(
-    root: Any, columns: dict[str, Any], about: dict[str, Any], create: Any, texts: Any
-) -> None:
+def _write_result(root: Any, columns: dict[str, Any], about: dict[str, Any], texts: Any) -> None:
     """Write columns of ``var`` and the entry of ``uns``; ``texts`` is the form of stored names."""
     from anndata.io import write_elem
 
     var = root["var"]
     order = [str(name) for name in var.attrs["column-order"]]
     for name, values in columns.items():
-        if name in var:
-            del var[name]
-        column = create(name, data=values)
-        column.attrs[ENCODING], column.attrs["encoding-version"] = "array", "0.2.0"
+        write_elem(var, name, values)
     order += [name for name in columns if name not in order]
     var.attrs["column-order"] = texts(order)
     if "uns" not in root:

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.paths import column_of, is_there, listed_in
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
@@ -34,6 +34,7 @@ from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, block_bounds, block_rows
 from bigfs.store.several import flattened, sources_of
 from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
+from bigfs.store.values import storing
 
 # Blocks that are read ahead: decompression takes longer than writing a few columns.
 _READ_AHEAD = 2
@@ -288,18 +289,15 @@ def _check_file(place: Path, overwrite: bool) -> None:
 @contextmanager
 def creating(place: Path) -> Iterator[None]:
     """Make the folder of a new file or store; failures of the disk become StorageError."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except StorageError:
-        raise
-    except FileExistsError:
-        raise InputError(
-            f"{place} was created by another program meanwhile, and is not replaced. "
-            "Give another name."
-        ) from None
-    except OSError as error:
-        raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error
+    with storing(f"Cannot write {place}", "Nothing was left there."):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            yield
+        except FileExistsError:
+            raise InputError(
+                f"{place} was created by another program meanwhile, and is not replaced. "
+                "Give another name."
+            ) from None
 
 
 def to_grid(
@@ -423,7 +421,9 @@ def original_of(
 ) -> Original | None:
     """Return the AnnData that a run read, if it is on a local disk with its rows and features."""
     place = as_path(uri)
-    if not isinstance(place, Path) or place.suffix not in (".h5ad", ".zarr") or names is None:
+    if names is None or not isinstance(place, Path):
+        return None
+    if place.suffix.lower() not in (".h5ad", ".zarr"):
         return None
     try:
         source = open_matrix(place, layer=layer)

@@ -17,6 +17,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import cut, printable
 from bigfs.results.sample import Sample, sample_of, sample_of_result, selected_first
 from bigfs.stages.curves import Curves
+from bigfs.store.columns import as_number
 from bigfs.store.labels import read_values
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ class Plots:
     sample: Callable[[], Sample]
 
     def __repr__(self) -> str:
-        names = ", ".join(name for name in vars(type(self)) if name in _DRAWN)
-        return f"<Plots of {self.title}: {names}>"
+        return f"<Plots of {self.title}: {', '.join(_DRAWN)}>"
 
     def scores(self, ax: Any = None, *, n_features: int = 30) -> Any:
         """Draw the scores of the best features as bars, the selected ones in blue.
@@ -397,10 +397,7 @@ def check_image(shape: Sequence[int] | None, n_features: int) -> None:
 
 def positions_of(names: Sequence[str]) -> np.ndarray | None:
     """Return the features' names as positions, None if they are no increasing numbers."""
-    try:
-        places = np.array([float(name) for name in names])
-    except ValueError:
-        return None
+    places = np.array([as_number(name) for name in names], dtype=np.float64)  # None is NaN
     rises = len(places) > 2 and np.isfinite(places).all() and (np.diff(places) > 0).all()
     counted = np.array_equal(places, np.arange(len(places)) + places[:1])
     return places if rises and not counted else None

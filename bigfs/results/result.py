@@ -321,7 +321,7 @@ class Result:
         names = [self.name_of(feature) for feature in kept.tolist()]
         columns = SelectedColumns(data, kept, names)
         original = None
-        if str(dest).endswith(".h5ad") and data.index == OBS_NAMES:
+        if str(dest).lower().endswith(".h5ad") and data.index == OBS_NAMES:
             layer = self.settings["input"].get("layer")
             filled = bool(self.stages.get("data", {}).get("filled_values"))
             if not len(data.dropped):
@@ -418,7 +418,8 @@ class Result:
     def features_csv(self) -> str:
         """Return the table of all features: the columns of `to_frame`.
 
-        A cell is empty where a column says nothing of a feature.
+        A cell is empty where a column says nothing of a feature. A name that a spreadsheet would
+        run as a formula (it begins with =, +, - or @) has an apostrophe before it.
         """
         return csv_text(self._columns())
 
@@ -453,7 +454,8 @@ class Result:
             )
         lines += [f"Result: {self.path}", f"All features, ranked: {self.path / FEATURES}"]
         uri = str(self.settings["input"]["uri"])
-        dest, file = ("DEST.h5ad", uri) if uri.endswith(".h5ad") else ("DEST.parquet", "FILE.csv")
+        is_h5ad = uri.lower().endswith(".h5ad")
+        dest, file = ("DEST.h5ad", uri) if is_h5ad else ("DEST.parquet", "FILE.csv")
         place, labels = shlex.quote(str(self.path)), shlex.quote(f"{file}::COLUMN")
         lines.append(f"The selected columns: bigfs export {place} {dest}")
         if self.evaluation is None:

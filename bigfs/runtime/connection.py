@@ -105,7 +105,9 @@ def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[No
                 stack.enter_context(dask.config.set(lost))
                 running = stack.enter_context(_started(cluster, memory_limit))
                 client = stack.enter_context(running.get_client())
-                quieten_workers(client)
+                # Workers that are started later, too. What goes wrong in them reaches the client:
+                # errors with the task, deaths from their nannies.
+                client.register_worker_callbacks(turn_off_logging)
             wait_for_workers(client)
             stack.callback(turn_off_logging)
         yield
@@ -264,22 +266,6 @@ class _AsOurs(logging.Handler):
         record.exc_info = record.exc_text = record.stack_info = None
         for handler in logging.getLogger("bigfs").handlers:
             handler.handle(record)
-
-
-def quieten_workers(client: Any) -> None:
-    """Let worker processes log nothing, those too that are started later.
-
-    What goes wrong in them reaches the client: errors with the task, deaths from their nannies.
-    """
-    from distributed import WorkerPlugin
-
-    class Quiet(WorkerPlugin):
-        name = "bigfs-quiet"
-
-        def setup(self, worker: Any) -> None:
-            turn_off_logging()
-
-    client.register_plugin(Quiet())
 
 
 def turn_off_logging() -> None:

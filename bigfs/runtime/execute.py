@@ -108,14 +108,13 @@ def map_reduce(
     combine: Callable[[Any, Any], Any],
     *shared: Any,
     label: str,
-    unit: str = "blocks",
 ) -> Any:
     """Return the results of ``fn(item, *shared)`` combined pairwise in a fixed tree order.
 
     Parameters
     ----------
-    fn, items, shared, label, unit
-        As in `run_tasks`. There must be at least one item.
+    fn, items, shared, label
+        As in `run_tasks`. There must be at least one item; they are blocks.
     combine : callable
         Merges two neighboring partial results; it may reuse the first one's memory.
 
@@ -129,7 +128,7 @@ def map_reduce(
     ClusterError
         If the cluster lost the work.
     """
-    with track(label, len(items), unit) as progress:
+    with track(label, len(items), "blocks") as progress:
         return _run(_Job(fn, items, shared, combine, progress, label))[0]
 
 

@@ -6,7 +6,6 @@ here. Workers that join later are checked when the next stage starts.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import sys
@@ -112,19 +111,10 @@ def ask_workers(
     return {worker: answer for worker, answer in answers.items() if worker in present}
 
 
-def _answer(client: Any, ask: Callable[[], Any], seconds: float) -> Any:
-    """Run a coroutine in the client's loop; raise TimeoutError after so many seconds."""
-
-    async def ask_in_time() -> Any:
-        return await asyncio.wait_for(ask(), seconds)
-
-    return client.sync(ask_in_time)
-
-
 def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
     """Run a coroutine in the client's loop; raise ClusterError if the cluster does not answer."""
     try:
-        return _answer(client, ask, ANSWER_SECONDS)
+        return client.sync(ask, callback_timeout=ANSWER_SECONDS)
     except TimeoutError as error:
         raise ClusterError(
             f"{what} within {ANSWER_SECONDS:.0f} s. Restart what hangs, then run again."
@@ -223,7 +213,8 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
 def _trouble(client: Any, ours: Any) -> str | None:
     """Say what is wrong with a cluster now, or None; ``ours`` is one that this process started."""
     try:
-        answer = _answer(client, partial(client.scheduler.identity, n_workers=-1), _ANSWER_SECONDS)
+        identity, seconds = client.scheduler.identity, _ANSWER_SECONDS
+        answer = client.sync(identity, n_workers=-1, callback_timeout=seconds)
     except Exception:  # whatever it is, the scheduler has not answered
         return "The scheduler has not answered"
     if ours is not None and len(answer["workers"]) < len(ours.worker_spec):

@@ -32,7 +32,7 @@ def select(
     adata : AnnData
         In memory, backed or lazy.
     n_features_to_select : int, "auto", dict or None, default=None
-        As in the estimator of the method. None: half of the features.
+        As in the estimator of the method.
     method : str, default="mcfs"
         A method, by its name in a pipeline.
     layer : str or None, default=None

@@ -19,7 +19,14 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.lazy import as_lazy, columns_of, is_annotated, is_stored, open_stored
+from bigfs.blocks.lazy import (
+    as_lazy,
+    columns_of,
+    in_memory,
+    is_annotated,
+    is_stored,
+    open_stored,
+)
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
@@ -253,8 +260,14 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return getattr(self, "missing", "error")
 
     def _n_wanted(self) -> Any:
-        """Return how many features are asked for."""
-        return self.n_features_to_select
+        """Return how many features are asked for; None: half of them, or what a search keeps."""
+        number = self.n_features_to_select
+        if self.redundancy is not None and number is None and method_of(type(self)).finds_number:
+            raise InputError(
+                f"{type(self).__name__}: redundancy needs n_features_to_select, since features are "
+                "passed over until as many are kept."
+            )
+        return number
 
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
         """Return the stages of a fit."""
@@ -407,24 +420,24 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         -------
         X_selected : same kind as X
             Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs. Of an
-            AnnData the view of these features, or what `set_output` asks for.
+            AnnData the view of these features. A frame that `set_output` asks for is in memory.
         """
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
             return self._transform_in_memory(X)
         kept, names = self.get_support(indices=True), getattr(self, "feature_names_in_", None)
-        wanted = [] if names is None else names[kept].tolist()
+        wanted, output = [] if names is None else names[kept].tolist(), self._output()
         if is_annotated(X):
             if wanted and X.var_names.is_unique and X.var_names.isin(wanted).sum() == len(wanted):
                 view = X[:, wanted]
             else:
                 self._check_shape(X.shape)
                 view = X[:, kept]
-            return view if self._output() == "default" else view.to_df()
+            return view if output == "default" else view.to_df()
         columns = columns_of(X, wanted)
         if columns is not None:
-            return columns
-        if type(X).__module__.startswith("xarray"):
+            return in_memory(columns, output)
+        if type(X).__module__.startswith("xarray") and output == "default":
             from bigfs.store.formats.xarrays import keep_features
 
             return keep_features(X, names, kept, self.n_features_in_)
@@ -432,9 +445,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         lazy = as_lazy(opened)
         places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}
         if wanted and places.keys() >= set(wanted):
-            return lazy[:, [places[name] for name in wanted]]
+            return in_memory(lazy[:, [places[name] for name in wanted]], output)
         self._check_shape(lazy.shape)
-        return lazy[:, kept]
+        return in_memory(lazy[:, kept], output)
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise InputError unless data of a shape have the features of `fit`."""
@@ -595,7 +608,7 @@ class GraphSelector(SeededSelector):
     representation: str = "auto"
 
 
-class LabelingSelector(SeededSelector):
+class LabelingSelector(ClusterMixin, SeededSelector):
     """Base of the selectors whose rule also labels new rows."""
 
     @abstractmethod
@@ -608,7 +621,9 @@ class LabelingSelector(SeededSelector):
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Data with the features of `fit`; preprocessed as those were.
+            Data with the features of `fit`; preprocessed as those were. NaN becomes 0 where ``fit``
+            was given ``missing="zero"``, and is refused otherwise: the means of ``fit`` are not
+            kept.
 
         Returns
         -------
@@ -619,7 +634,8 @@ class LabelingSelector(SeededSelector):
         if not is_stored(X):
             rows = self._validated(plain(X), reset=False)
             rows = rows[[0, 0]] if rows.shape[0] == 1 else rows  # opened data have two at least
-        blocks = RowBlocks.from_any(rows, scratch=scratch)
+        missing = "zero" if self._policy() == "zero" else "error"
+        blocks = RowBlocks.from_any(rows, scratch=scratch, missing=missing)
         self._check_shape((blocks.n_samples, blocks.n_features))
         check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
         columns = None if self._columns is None else scratch.put("columns", self._columns)

@@ -49,10 +49,14 @@ def own_bytes(shape: Shape, n_columns: int) -> int:
 
 
 def cross_pass(
-    blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
+    blocks: RowBlocks,
+    centered: bool,
+    features: np.ndarray | None,
+    Y: ArrayRef | None,
+    label: str = "regression",
 ) -> Cross:
     """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
-    total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label="regression")
+    total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label=label)
     if blocks.offset is not None:
         total.mean = total.mean + blocks.offset
         if features is not None:

@@ -11,14 +11,13 @@ Runs on workers; imports no scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import as_dense, tile_rows
+from bigfs.blocks.kernels import as_dense, tile_bytes
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
@@ -83,7 +82,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
     choose = partial(_choose, selection=selection, quick=quick)
-    return Stage("curves", 7, settings, choose, sparse=True)
+    return Stage("curves", 8, settings, choose, sparse=True)
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
@@ -101,16 +100,13 @@ class OnePass:
     """Products of the leading features with all, and a sample of rows, from one pass."""
 
     shape: Shape
-    number: int | Auto  # how many features to select
+    selection: Selection
+    quick: bool  # whether the result is the consensus of fits on samples
     largest: int  # the largest number of features that the curves look at
     n_leading: int  # the most features whose products are taken
     n_targets: int  # eigenvectors, at most
     n_rows: int  # rows of the sample
-    n_neighbors: int
-    random_state: int
-    explains: Callable[[dict[str, Any]], tuple[str, np.ndarray]] | None = None  # as in `Method`
-    notes: tuple[str, ...] = field(default=())
-    include: Sequence[str] | None = None  # features that are selected anyway
+    notes: tuple[str, ...]
 
     @classmethod
     def of(cls, shape: Shape, selection: Selection, *, quick: bool = False) -> OnePass:
@@ -136,19 +132,15 @@ class OnePass:
         room -= own_bytes(shape, GROUP)
         each = 8 * (d + n_targets) * _parts(shape)
         n_leading = max(1, min(wanted, room // each))
-        return cls(
-            shape,
-            number,
-            min(largest, n_leading),
-            n_leading,
-            n_targets,
-            min(shape.n_samples, _SAMPLE_ROWS, max(20, min(_SAMPLE_VALUES, budget // 200) // d)),
-            min(_n_neighbors(selection), shape.n_samples - 1),
-            selection.random_state,
-            None if quick else method.explains,
-            tuple(notes),
-            selection.include,
-        )
+        n_rows = max(20, min(_SAMPLE_VALUES, budget // 200) // d)
+        n_rows = min(shape.n_samples, _SAMPLE_ROWS, n_rows)
+        largest = min(largest, n_leading)
+        return cls(shape, selection, quick, largest, n_leading, n_targets, n_rows, tuple(notes))
+
+    @property
+    def number(self) -> int | Auto:
+        """The number of features to select, or the way to choose it."""
+        return self.selection.n_features_to_select
 
     def cost(self) -> StageCost:
         """Return the cost of the pass, and of the client's matrices."""
@@ -158,7 +150,7 @@ class OnePass:
         what = f"products of {self.n_leading:,} leading features with {d:,}"
         block = shape.read_bytes + _tile_bytes(d + self.n_targets)
         block += own_bytes(shape, self.n_leading)
-        needed = block + _parts(shape) * products + 2 * rows
+        needed = block + _parts(shape) * (products + 2 * 8 * d) + 2 * rows
         client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
         rate = product_seconds if shape.n_entries is None else loop_seconds
         path_seconds = product_seconds(d, self.largest, self.largest)
@@ -188,12 +180,14 @@ class OnePass:
         cross, rows = self._read(inputs, leading, targets)
         products = _LeadingProducts(cross, leading, blocks.n_samples, blocks.n_features)
         values = products.curves(paths)
-        kept = _kept(np.concatenate(rows).astype(np.float64), paths, self.n_neighbors)
+        n_neighbors = min(_n_neighbors(self.selection), self.shape.n_samples - 1)
+        kept = _kept(np.concatenate(rows).astype(np.float64), paths, n_neighbors)
         values["neighbors_kept"] = kept.mean(axis=1)
         errors = {"neighbors_kept": kept.std(axis=1) / np.sqrt(kept.shape[1])}
-        if is_by_fits(self.number) and "stability" in inputs.finished:
-            fits = FeatureScores.open(inputs.finished["stability"]).details
-            of_fits, their_errors = Stability.from_details(fits).curves(sizes)
+        if is_by_fits(self.number):
+            fits = inputs.finished.get("stability")  # None: the result is of fits itself
+            details = result.details if fits is None else FeatureScores.open(fits).details
+            of_fits, their_errors = Stability.from_details(details).curves(sizes)
             values, errors = values | of_fits, errors | their_errors
         number, about = self.number, result.details.get("number")
         if isinstance(number, Auto):
@@ -201,7 +195,7 @@ class OnePass:
                 chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
                 about = {**number.model_dump(), "n_features_to_select": chosen}
                 about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
-                about = at_least(about, len(included(blocks.source, self.include)))
+                about = at_least(about, len(included(blocks.source, self.selection.include)))
             number = about["n_features_to_select"]
         return Curves(
             sizes=sizes,
@@ -210,7 +204,7 @@ class OnePass:
             **self._reasons(_path(result, number), result, products),
             number=about,
             n_rows=kept.shape[1],
-            n_neighbors=self.n_neighbors,
+            n_neighbors=n_neighbors,
             notes=list(self.notes),
         )
 
@@ -218,7 +212,7 @@ class OnePass:
         self, inputs: Inputs, leading: np.ndarray, targets: ArrayRef | None
     ) -> tuple[Cross, list[np.ndarray]]:
         """Return the products of the leading features with all and the eigenvectors, and rows."""
-        sample = (inputs.blocks.n_samples, self.random_state, self.n_rows)
+        sample = (inputs.blocks.n_samples, self.selection.random_state, self.n_rows)
         shared = leading, targets, sample
         return inputs.blocks.reduce(_kernel, _merge, *shared, label="curves")
 
@@ -233,8 +227,9 @@ class OnePass:
         closest, correlation = products.closest(known)
         closest[order], correlation[order] = -1, 0.0
         what, parts = "eigenvector", np.zeros((d, gains.shape[1] - d))
-        if self.explains is not None:
-            what, parts = self.explains(result.details)
+        explains_parts = None if self.quick else METHODS[self.selection.method].explains
+        if explains_parts is not None:
+            what, parts = explains_parts(result.details)
         else:
             parts[known] = gains[:, d:] / _or_one(products.squares[d:])
         explains = [_part(what, parts[feature]) for feature in order.tolist()]
@@ -278,7 +273,8 @@ class FromProducts(OnePass):
                 start, stop = blocks.bounds[number]
                 wanted = min(stop - start, -(-left // (len(few) - place)))
                 left -= wanted
-                chosen = sample_rows(stop - start, self.random_state + number, wanted)
+                seed = self.selection.random_state + number
+                chosen = sample_rows(stop - start, seed, wanted)
                 rows.append(np.array(reader.read(start, stop)[chosen]))
                 progress.advance(1)
         return cross, rows
@@ -291,7 +287,7 @@ def _or_one(values: np.ndarray) -> np.ndarray:
 
 def _tile_bytes(n_columns: int) -> int:
     """Return the bytes of a block in float64: a tile, its origin, and leading columns."""
-    return 3 * 8 * tile_rows(n_columns) * n_columns
+    return 3 * tile_bytes(n_columns)
 
 
 def _parts(shape: Shape) -> int:

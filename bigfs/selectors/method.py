@@ -151,6 +151,8 @@ class Method:
         ``n_components(parameters)`` returns how many eigenvectors it takes, or "auto".
     starts : tuple of str
         What its ``init`` may be called; another text names labels. Empty: it has no ``init``.
+    finds_number : bool, default=False
+        Whether it finds a number of features itself, which its estimator takes for None.
     bounds : tuple of Bound
         Limits of its parameters that depend on the data.
     scale_free : bool, default=False
@@ -188,6 +190,7 @@ class Method:
     graph_defaults: Mapping[str, Any] = field(default_factory=dict)
     n_components: Callable[[Any], int | str] = lambda parameters: parameters.n_clusters
     starts: tuple[str, ...] = ()
+    finds_number: bool = False
     bounds: tuple[Bound, ...] = ()
     scale_free: bool = False
     sparse: bool | Literal["large"] = False

@@ -93,7 +93,7 @@ class Redundancy:
         while len(kept) < m and waiting:
             n_new = self.at_once - len(kept)
             group, waiting = [*kept, *waiting[:n_new]], waiting[n_new:]
-            correlations = _correlations(blocks, group)
+            correlations = correlations_among(blocks, group)
             places = list(range(len(kept)))
             for place in range(len(kept), len(group)):
                 of_kept = correlations[place, places]
@@ -117,8 +117,8 @@ class Redundancy:
         notes = list(result.notes)
         if len(kept) < m:
             notes.append(
-                f"redundancy: only {len(kept)} features have {self._what()} a better one; the best "
-                f"of those passed over fill up to {m}."
+                f"redundancy: only {len(kept)} features have {self._what()} a better one; "
+                "in a larger selection the best of those passed over follow."
             )
         ranking = np.concatenate(parts).astype(np.int64)
         return replace(
@@ -194,7 +194,7 @@ def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost
     return cost if redundancy is None else replace(cost, steps=(*cost.steps, redundancy.step()))
 
 
-def _correlations(blocks: RowBlocks, features: Sequence[int]) -> np.ndarray:
+def correlations_among(blocks: RowBlocks, features: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return the absolute correlations of some columns in one pass; 0 for constant ones."""
     columns = np.array(features, dtype=np.int64)
     total = blocks.reduce(_products, merge_gram, columns, label="redundancy")

@@ -391,6 +391,32 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
     return np.delete(given, dropped, axis=0) if of_all_rows else given
 
 
+def checked_labels(given: Any, n_samples: int, n_clusters: int) -> np.ndarray:
+    """Return given labels, one whole number below ``n_clusters`` for each row.
+
+    Raises
+    ------
+    InputError
+        If they are not that.
+    """
+    labels = np.asarray(given)
+    fits = labels.shape == (n_samples,) and labels.dtype.kind in "iu"
+    if not fits or labels.min() < 0 or labels.max() >= n_clusters:
+        raise InputError(
+            f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one for "
+            f"each row. Got {described(labels)}."
+        )
+    return labels
+
+
+def described(given: np.ndarray) -> str:
+    """Describe an array that was given in a few words."""
+    if given.ndim == 0:
+        return repr(given.item())
+    span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
+    return f"{given.dtype} of shape {given.shape}{span if given.size else ''}"
+
+
 def content_of_labels(labels: str | LabelValues | None) -> dict[str, str]:
     """Return a fingerprint of labels, as a setting."""
     return {} if labels is None else {"content of the labels": digest_of(labels)}

@@ -23,7 +23,7 @@ from bigfs.core.seeds import rng
 from bigfs.spectral.kernels import aligned
 from bigfs.spectral.operator import StoredGraph, Transition
 from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, TILE_ROWS
-from bigfs.store.location import Location, as_location, new_file, read_into, write_from
+from bigfs.store.location import Location, as_location, read_into, replaced_file
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, block_bounds
 
@@ -59,9 +59,9 @@ class Vectors:
     def write(self, file: int, parts: Iterable[np.ndarray]) -> int:
         """Write a file: the values of arrays one after the other; return the attempt."""
         attempt = secrets.randbits(62)
-        with new_file(self._path(file, attempt)) as out:
+        with replaced_file(self._path(file, attempt), sync=False, own=True) as out:
             for part in parts:
-                write_from(out, part)
+                out.write(part.ravel().view("u1").data)
                 del part  # before the next is made
         return attempt
 

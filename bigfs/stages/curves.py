@@ -160,16 +160,16 @@ def feature_columns(
     consensus : ndarray of shape (n_features,), int64, or None, default=None
         Features by frequency, best first: ``consensus_rank``.
     """
+    named = np.array([*names, ""], dtype=object)  # the last is that of -1
     columns: dict[str, Any] = {
         "rank": np.arange(1, len(ranking) + 1),
         "index": ranking,
-        "name": [names[feature] for feature in ranking.tolist()],
+        "name": named[ranking].tolist(),
         "score": scores[ranking],
         "selected": np.isin(ranking, selected),
     }
     if redundant_with is not None:
-        kept = redundant_with[ranking].tolist()
-        columns["redundant_with"] = [names[f] if f >= 0 else "" for f in kept]
+        columns["redundant_with"] = named[redundant_with[ranking]].tolist()
     if frequencies is not None:
         columns["frequency"] = frequencies[ranking]
     if consensus is not None:
@@ -179,11 +179,10 @@ def feature_columns(
     adds = np.full(len(ranking), np.nan)
     adds[curves.order] = curves.adds
     explains = dict(zip(curves.order.tolist(), curves.explains, strict=True))
-    closest = curves.closest[ranking].tolist()
     return {
         **columns,
         "adds": adds[ranking],
         "explains": [explains.get(feature, "") for feature in ranking.tolist()],
-        "closest_selected": [names[f] if f >= 0 else "" for f in closest],
+        "closest_selected": named[curves.closest[ranking]].tolist(),
         "correlation": np.where(columns["selected"], np.nan, curves.correlation[ranking]),
     }

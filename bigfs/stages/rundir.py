@@ -84,7 +84,7 @@ class RunStages(StageStore):
     def has(self, name: str, key: str) -> bool:
         """Say whether the result is there, all its files whole."""
         if self.directory.finished(name, key) is None:
-            if self._former is None or not take_over(self.directory, self._former, name, key):
+            if not take_over(self.directory, self._former, name, key):
                 return False
             self.taken_over.append(name)
             return True
@@ -131,14 +131,14 @@ class RunStages(StageStore):
             self.directory.drop(name)
 
 
-def take_over(directory: RunDirectory, former: RunDirectory, name: str, key: str) -> bool:
+def take_over(directory: RunDirectory, former: RunDirectory | None, name: str, key: str) -> bool:
     """Commit a copy of a stage of another run if it has the same key and is not damaged.
 
     On one disk its files are links, which take no room. A stage that is done anew by ``--fresh``
     is not taken over.
     """
-    record = former.manifest["stages"].get(name)
-    if record is None or record["key"] != key:
+    record = None if former is None else former.manifest["stages"].get(name)
+    if former is None or record is None or record["key"] != key:
         return False
     if "stale" in directory.manifest["stages"].get(name, {}):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -72,6 +73,11 @@ class Stage:
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""
         return stage_key(self.name, self.version, self.settings, *upstream)
+
+    def is_like(self, record: dict[str, Any]) -> bool:
+        """Say whether a record of a manifest is of a stage with this version and these settings."""
+        settings = json.loads(json.dumps(self.settings))
+        return (record["version"], record["settings"]) == (self.version, settings)
 
     def shared_key(self, *upstream: str) -> str | None:
         """Return a key without the settings of its last part; None if it has no such part."""

@@ -125,6 +125,7 @@ def _append(
         "n_samples": total,
         "checksums": [*former[:n_full], *added["checksums"]],
         "appends": [*attributes.get("appends", ()), [n, former[n_full] if len(last) else ""]],
+        "stored_dtype": np.result_type(attributes["stored_dtype"], added["stored_dtype"]).str,
         "sources": [*_sources(attributes, n), *_sources(added, total - n)],
         "filled_values": attributes["filled_values"] + report.filled_values,
         "dropped_rows": attributes["dropped_rows"] + report.dropped_rows,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.threads import set_within
+from bigfs.store.values import installed, refusing
 
 if TYPE_CHECKING:
     from bigfs.store.objects import ObjectPath
@@ -41,14 +42,10 @@ T = TypeVar("T")
 
 def obstore_package() -> Any:
     """Return the obstore package, which is an extra."""
-    try:
+    with installed("s3://, gs:// and az:// need obstore", "'bigfs[s3]'"):
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError:
-        raise InputError(
-            "s3://, gs:// and az:// need obstore. Install it with: pip install 'bigfs[s3]'."
-        ) from None
     return obstore
 
 
@@ -112,10 +109,8 @@ def _client(
 def _authority() -> dict[str, str]:
     """Return the certificates that are trusted beside those of the system."""
     file = os.environ.get("AWS_CA_BUNDLE")
-    try:
+    with refusing("AWS_CA_BUNDLE cannot be read", OSError, ValueError, cure=""):
         return {"root_certificate": Path(file).read_text()} if file else {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"AWS_CA_BUNDLE cannot be read: {error}.") from None
 
 
 def _has_profile() -> bool:
@@ -130,14 +125,10 @@ def _has_profile() -> bool:
 
 def _profile() -> dict[str, Any]:
     """Return how obstore gets the credentials and the region of ~/.aws."""
-    try:
+    what = "the credentials in ~/.aws are read by boto3"
+    with installed(what, "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        raise InputError(
-            "the credentials in ~/.aws are read by boto3. Install it with: pip install "
-            "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        ) from None
     session = boto3.Session()
     if session.get_credentials() is None:
         return {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
 from bigfs.store.csr import as_block, rows_of_entries
@@ -134,8 +134,14 @@ def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
     if np.isnan(value):
         shown, cure = "NaN", MISSING
     uri, row = matrix.locate(row)
-    where = f"row {row}, column {column}{_named(matrix, column)}"
-    return InputError(f"{uri}: {where} is {shown}. {cure} {FROM_0}")
+    where = f"{uri}: row {row}, column {column}{_named(matrix, column)} is"
+    if matrix.checked and not np.isfinite(value):
+        return CorruptStoreError(
+            f"{where} {shown}, and was not when the data were ingested: the store was changed "
+            "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks. "
+            f"{FROM_0}"
+        )
+    return InputError(f"{where} {shown}. {cure} {FROM_0}")
 
 
 def _named(matrix: Source, column: int) -> str:

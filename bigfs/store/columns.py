@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, check_choice
 from bigfs.core.paths import SOURCE
 from bigfs.store.fingerprint import changed
 from bigfs.store.values import refusing
@@ -66,9 +66,7 @@ class Encoding:
     def __post_init__(self) -> None:
         """Raise InputError for a word that is none of the choices."""
         for name, words in _CHOICES.items():
-            if getattr(self, name) not in words:
-                choices = ", ".join(map(repr, words))
-                raise InputError(f"{name} must be one of {choices}. Got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), words)
 
     def of(self, kind: str | None) -> str | None:
         """Return the rule for columns of a kind; None for numbers, which need none."""
@@ -376,10 +374,8 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     X = source.read(0, rows)
     if not isinstance(X, np.ndarray):  # counts, which are not ids
         return []
-    sentences, few = [], np.sort(X[:_FEWEST_ROWS], axis=0)
-    likely = (few == np.rint(few)).all(axis=0) & (few[1:] > few[:-1]).all(axis=0)
-    ids = [j for j in np.flatnonzero(likely).tolist() if (X[:, j] == np.rint(X[:, j])).all()]
-    ids = [j for j in ids if len(np.unique(X[:, j])) == rows]
+    sentences, are_integers = [], (X == np.rint(X)).all(axis=0)
+    ids = [j for j in np.flatnonzero(are_integers).tolist() if len(np.unique(X[:, j])) == rows]
     if len(ids) <= _MOST_IDS:
         sentences = [f"{names[j]!r} looks like an id: whole numbers, all different." for j in ids]
     suspects = [names[j] for j in ids[: len(sentences)]]
@@ -439,8 +435,8 @@ def different_units(source: Any) -> str:
     names = source.feature_names or [f"feature {i}" for i in range(source.n_features)]
     return (
         f"Units differ: {names[smallest]} ranges over {spans[smallest]:.3g}, {names[largest]} over "
-        f"{spans[largest]:.3g}. preprocess 'auto' scales each feature to [0, 1]; 'none' leaves "
-        "them as they are."
+        f"{spans[largest]:.3g}. preprocess 'auto' and 'minmax' scale each feature to [0, 1]; "
+        "'none' leaves them as they are."
     )
 
 
@@ -454,7 +450,8 @@ def as_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    # float() takes 1_5, which is the name of a pair.
+    return number if math.isfinite(number) and "_" not in text else None
 
 
 def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:

@@ -15,7 +15,7 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.source import CSRLayout, RandomAccessSource, Source
-from bigfs.store.values import all_usable, check_exact, place_of, usable, values_of
+from bigfs.store.values import all_usable, check_exact, place_of, refusing, usable, values_of
 
 # A pass copies a block several times: for sorting by columns, and as float64.
 _BLOCK_BYTES = 16 * 10**6
@@ -33,15 +33,11 @@ class CSRSource(RandomAccessSource):
         self.set_matrix(uri, X.shape, X.dtype)
         from scipy.sparse import csr_array
 
-        try:
+        with refusing(f"{uri} is a damaged sparse matrix", ValueError):
             rows = X.tocsr()
             # Another object on the same values: the check may set attributes.
             self._X = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
             self._X.check_format(full_check=True)  # indices outside the shape would crash later
-        except ValueError as error:
-            raise InputError(
-                f"{uri} is a damaged sparse matrix: {error}. Write it again."
-            ) from None
 
     @cached_property
     def layout(self) -> CSRLayout:
@@ -76,6 +72,12 @@ def rows_for(entries_per_row: float, itemsize: int) -> int:
     """Return the rows of a block for rows of so many entries."""
     row_bytes = 8 + entries_per_row * entry_bytes(itemsize)
     return int(min(_MOST_ROWS, max(1, _BLOCK_BYTES // row_bytes)))
+
+
+def expected_layout(mean: float, n_rows: int, most: int, itemsize: int) -> CSRLayout:
+    """Return the layout of ``most`` entries at most, as if rows had about ``mean`` each."""
+    rows = min(n_rows, rows_for(mean, itemsize))
+    return CSRLayout(rows, most, min(most, int(2 * mean * rows) + 1))
 
 
 def csr_layout(indptr: np.ndarray, itemsize: int) -> CSRLayout:
@@ -130,20 +132,24 @@ def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any
 
 
 def stack(blocks: list[Any]) -> Any:
-    """Return CSR blocks one below the other."""
+    """Return blocks one below the other: of CSR ones a CSR block."""
     from scipy.sparse import vstack
 
-    return blocks[0] if len(blocks) == 1 else as_block(vstack(blocks, "csr"), blocks[0].dtype)
+    if len(blocks) == 1:
+        return blocks[0]
+    if isinstance(blocks[0], np.ndarray):
+        return np.concatenate(blocks)
+    return as_block(vstack(blocks, "csr"), blocks[0].dtype)
 
 
-def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Regroup CSR blocks of any length into chunks of exactly ``rows`` rows and a last one."""
+def whole_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one."""
     waiting: list[Any] = []
     count = 0
     for block in blocks:
         while block.shape[0]:
             room = rows - count
-            fits = block.shape[0] <= room  # a slice would be a copy
+            fits = block.shape[0] <= room  # a slice would be a copy of a CSR block
             part, block = (block, block[:0]) if fits else (block[:room], block[room:])
             waiting.append(part)
             count += part.shape[0]

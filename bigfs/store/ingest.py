@@ -22,7 +22,7 @@ from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
-from bigfs.store.csr import csr_chunks, rows_for
+from bigfs.store.csr import rows_for, whole_chunks
 from bigfs.store.formats import ZARR, format_named
 from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
 from bigfs.store.lease import LEASE, Lease, is_left
@@ -47,7 +47,7 @@ from bigfs.store.source import (
     listed,
     open_matrix,
 )
-from bigfs.store.values import checksum
+from bigfs.store.values import checksum, storing
 
 MISSING = ("error", "mean", "zero", "drop_rows")
 # Rows read at a time where only reading tells how many entries a row has.
@@ -316,18 +316,11 @@ def copy_rows(matrix: Source, folder: Location) -> None:
     write_store(matrix, folder, folder, "error" if matrix.sparse else KEEP, rows)
 
 
-@contextmanager
-def writing_to(store: Location, grows: bool = False) -> Iterator[None]:
+def writing_to(store: Location, grows: bool = False) -> AbstractContextManager[None]:
     """Turn failures of the disk into StorageError; ``grows``: of a store that was there."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        verb, left = "write", "Nothing was left there."
-        if grows:
-            verb, left = "append to", "It has its former rows."
-        raise StorageError(f"Cannot {verb} {store}: {error}. {left}") from error
+    if grows:
+        return storing(f"Cannot append to {store}", "It has its former rows.")
+    return storing(f"Cannot write {store}", "Nothing was left there.")
 
 
 def write_store(
@@ -391,7 +384,7 @@ def _write_chunks(
                 writer = CSRWriter(partial, rows, matrix.n_features, dtype)
             else:
                 writer = ChunkWriter(partial, rows, matrix.n_features, dtype, matrix.n_samples)
-        for chunk in (csr_chunks if matrix.sparse else whole_chunks)(blocks, rows):
+        for chunk in whole_chunks(blocks, rows):
             with writing_to(final, not is_new):
                 writer.append(chunk)
             del chunk
@@ -414,7 +407,7 @@ def _write_chunks(
             writer.write_ids(ids)
         writer.finish(
             source=matrix.uri,
-            stored_dtype=matrix.stored_dtype.str,
+            stored_dtype=(matrix.dtype if cleaner.filled else matrix.stored_dtype).str,
             feature_names=matrix.feature_names,
             missing=missing,
             filled_values=cleaner.filled,
@@ -513,24 +506,3 @@ class ChunkWriter(StoreWriter):
         if self.n_samples != self._array.shape[0]:
             self._array.resize((self.n_samples, self._array.shape[1]))
         super().finish(n_samples=self.n_samples, **attributes)
-
-
-def whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:
-    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
-
-    A chunk is valid until the next is asked for: its memory is used again.
-    """
-    buffer: np.ndarray | None = None
-    count = 0
-    for block in blocks:
-        if buffer is None:
-            buffer = np.empty((rows, block.shape[1]), block.dtype)
-        while len(block):
-            take = min(rows - count, len(block))
-            buffer[count : count + take] = block[:take]
-            block, count = block[take:], count + take
-            if count == rows:
-                yield buffer
-                count = 0
-    if buffer is not None and count:
-        yield buffer[:count]

@@ -109,6 +109,28 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
         )
 
 
+def check_index(labels: Any, X: Any) -> None:
+    """Raise InputError if labels have the same pandas index as a frame or AnnData in other order.
+
+    An index that was counted, or one of other ids, says nothing.
+    """
+    theirs: Any = getattr(labels, "index", None)
+    own: Any = getattr(getattr(X, "obs", X), "index", None)
+    for index in (theirs, own):
+        kind = type(index)
+        if kind.__module__.split(".")[0] != "pandas" or kind.__name__ == "RangeIndex":
+            return
+    if len(theirs) != len(own) or theirs.equals(own) or {*theirs} != {*own}:
+        return
+    i = next((i for i in range(len(own)) if theirs[i] != own[i]), None)
+    if i is None:  # equal, of different types
+        return
+    raise InputError(
+        f"labels: the index of label {i} is {theirs[i]}, where the data have {own[i]}. Give the "
+        f"labels in the order of the rows (labels.loc[X.index]). {FROM_0}"
+    )
+
+
 def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from bigfs.core import paths
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ConflictError, ObjectPath
-from bigfs.store.pages import upload
+from bigfs.store.pages import Upload
+from bigfs.store.values import refusing, storing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,47 +159,16 @@ def create_text(place: Location, text: str, what: str = "") -> bool:
     StorageError
         If it cannot be written.
     """
-    try:
-        if isinstance(place, ObjectPath):
-            place.write_if(text, None)
-        else:
-            with place.open("x") as file:
-                file.write(text)
-    except (FileExistsError, ConflictError):
-        return False
-    except StorageError:  # of a bucket, which has said it
-        raise
-    except OSError as error:
-        raise StorageError(f"Cannot write {what}{place}: {error}.") from error
+    with storing(f"Cannot write {what}{place}"):
+        try:
+            if isinstance(place, ObjectPath):
+                place.write_if(text, None)
+            else:
+                with place.open("x") as file:
+                    file.write(text)
+        except (FileExistsError, ConflictError):
+            return False
     return True
-
-
-@contextmanager
-def new_file(place: Location) -> Iterator[IO[bytes]]:
-    """Open a file that must not be there yet, unbuffered; nothing is left of a failure.
-
-    In a bucket the object appears when the block ends well. Its name must be nobody else's.
-    It is read by `open_own`.
-
-    Raises
-    ------
-    StorageError
-        If it cannot be written.
-    """
-    if isinstance(place, ObjectPath):
-        with upload(place, own=True) as file:
-            yield file
-        return
-    try:
-        with open(place, "xb", buffering=0) as file:
-            yield file
-    except OSError as error:
-        if not isinstance(error, FileExistsError):  # which is somebody else's
-            place.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write {place}: {error.strerror}. Free space or name another scratch folder, "
-            "and run again."
-        ) from error
 
 
 def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
@@ -212,13 +182,6 @@ def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
         if not count:
             raise StorageError(ended or f"{file.name} ends too early. Run again.")
         view = view[count:]
-
-
-def write_from(file: Any, values: np.ndarray) -> None:
-    """Write all values of an array to a new file of ours."""
-    view = values.ravel().view("u1").data
-    while len(view):
-        view = view[file.write(view) :]
 
 
 @contextmanager
@@ -243,7 +206,8 @@ def replaced_file(
         If the disk is full or the folder cannot be written.
     """
     if isinstance(place, ObjectPath):
-        with upload(place, own=own) as file:
+        upload: Any = Upload(place, own=own)
+        with upload as file:
             yield file
         return
     partial = place.with_name(f"{place.name}.partial-{token or uuid.uuid4().hex[:8]}")
@@ -259,7 +223,9 @@ def replaced_file(
     except OSError as error:
         with suppress(OSError):  # where nothing can be written nothing is there
             partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write {place}: {error}.") from error
+        raise StorageError(
+            f"Cannot write {place}: {error}. Free space there, or give another place."
+        ) from error
 
 
 def sync_tree(folder: Path) -> None:
@@ -270,13 +236,11 @@ def sync_tree(folder: Path) -> None:
     StorageError
         If the disk refuses: what was written is lost.
     """
-    try:
+    with storing(f"Cannot write {folder}"):
         for path, _, names in os.walk(folder, topdown=False):
             for name in names:
                 sync_path(Path(path) / name)
             sync_path(Path(path))
-    except OSError as error:
-        raise StorageError(f"Cannot write {error.filename or folder}: {error}.") from error
 
 
 def sync_path(path: Path) -> None:
@@ -365,7 +329,8 @@ def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
 def read_version(place: Location) -> tuple[str, Any]:
     """Return the text of a small file, and its version: in a bucket its tags, else the text."""
     if isinstance(place, ObjectPath):
-        return place.read_status()
+        content, status = place.fetch()
+        return content.decode(), status
     text = read_small(place)
     return text, text
 
@@ -380,13 +345,9 @@ def read_output(place: Location) -> str:
     StorageError
         If a bucket does not answer.
     """
-    try:
+    cure = "Run again: it is written anew."
+    with refusing(f"{place} cannot be read", ValueError, OSError, cure=cure):
         return read_small(place)
-    except StorageError:
-        raise
-    except (ValueError, OSError) as error:
-        message = f"{place} cannot be read: {error}. Run again: it is written anew."
-        raise InputError(message) from None
 
 
 def write_atomic(place: Location, content: str | bytes, token: str | None = None) -> None:

@@ -178,11 +178,6 @@ class ObjectPath:
         """Write the object as a whole."""
         self.write_bytes(text.encode())
 
-    def read_status(self) -> tuple[str, ObjectStatus]:
-        """Return the text of the object with the tags of exactly this version of it."""
-        content, status = self.fetch()
-        return content.decode(), status
-
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
         """Write the object only if it still is a known version (None: only if it is not there).
 
@@ -235,25 +230,22 @@ class ObjectPath:
         return {e["path"][start:]: (int(e["size"]), e["e_tag"] or "") for e in entries}
 
     def open(self, mode: str = "rb", buffering: int = -1) -> Any:
-        """Open the object for ranged reads, or for one write of the whole.
+        """Open the object for ranged reads; `bigfs.store.pages.Upload` writes one.
 
         Parameters
         ----------
-        mode : {"rb", "wb"}
+        mode : {"rb"}
         buffering : int, default=-1
             0: every read is one request of exactly its range. Otherwise reads go by 4 MiB.
 
         Returns
         -------
         file : binary file
-            What is written appears when a ``with`` block ends without an error.
         """
         from bigfs.store import pages
 
-        if mode == "wb":
-            return pages.upload(self)
         if mode != "rb":
-            raise ValueError(f"mode must be 'rb' or 'wb'. Got {mode!r}.")
+            raise ValueError(f"mode must be 'rb'. Got {mode!r}.")
         return pages.open_object(self, buffering)
 
     @property

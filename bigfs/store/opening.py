@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.paths import short_name
 from bigfs.store.columns import in_order
 from bigfs.store.csr import as_block
@@ -40,6 +40,7 @@ from bigfs.store.source import (
     listed,
 )
 from bigfs.store.tables import TableSource, typed
+from bigfs.store.values import refusing
 from bigfs.store.views import chosen_columns, transposed
 
 # What opens objects of a package, and the settings that they take beside those of frames.
@@ -106,8 +107,6 @@ def _kinds(parts: Sequence[Source]) -> dict[str, str]:
 def _partitions(uri: str, sources: list[str]) -> list[dict[str, Any]]:
     """Return the columns in the folder names of each source, as Arrow scalars."""
     rows = [partition_columns(uri, source) for source in sources]
-    if not any(rows):
-        return [{} for _ in rows]
     names = {name for row in rows for name in row}
     columns = {name: typed([row.get(name) for row in rows]) for name in names}
     return [{name: columns[name][i] for name in row} for i, row in enumerate(rows)]
@@ -119,22 +118,19 @@ def _open_uri(uri: str, options: Options) -> Source:
         options.check(uri, ())
         check_no_variable(uri, options.variable)
         known: Source = SklearnSource(uri)
-        return chosen_columns(transposed(known) if options.transpose else known, options.roles)
+        known = chosen_columns(known, options.roles)
+        return transposed(known) if options.transpose else known
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
-    try:
+    with refusing(f"{uri} cannot be read", OSError, cure=""):
         kind = format_of(path)
         options.check(uri, kind.takes)
         watch = Watch(path)
         source = _open_path(path, kind, options)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
-    if options.transpose:
-        source = transposed(source)
     if not kind.is_table:
         source = chosen_columns(source, options.roles)
+    if options.transpose:
+        source = transposed(source)
     source.watch = watch
     return source
 
@@ -165,17 +161,18 @@ def open_object(X: Any, options: Options) -> Source:
     takes = takes or (("roles",) if is_frame(X) else ())
     options.check(uri, takes)
     if isinstance(X, Source):
-        return chosen_columns(transposed(X) if options.transpose else X, roles)
+        source = chosen_columns(X, roles)
+        return transposed(source) if options.transpose else source
     reader = import_module(f"bigfs.store.formats.{module}")
-    source: Source | None = reader.open_object(X, options)
-    if source is None:
+    opened: Source | None = reader.open_object(X, options)
+    if opened is None:
         raise InputTypeError(
             "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
             "Arrow or Dask, a scipy sparse matrix, or an array of Dask, zarr or xarray. Got "
             f"{type(X).__name__}."
         )
-    source = transposed(source) if options.transpose else source
-    return source if "roles" in takes else chosen_columns(source, roles)
+    source = opened if "roles" in takes else chosen_columns(opened, roles)
+    return transposed(source) if options.transpose else source
 
 
 class SklearnSource(RandomAccessSource):

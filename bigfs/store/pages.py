@@ -137,19 +137,28 @@ class _Reader(io.RawIOBase):
         return self.read(max(0, self._size - self._position)) or b""
 
 
-class _Upload(io.RawIOBase):
-    """Writes an object in parts; it appears when the block ends well, and only then."""
+class Upload(io.RawIOBase):
+    """Writes an object in parts; it appears when the block ends well, and only then.
 
-    def __init__(self, path: ObjectPath, own: bool) -> None:
+    Parameters
+    ----------
+    path : ObjectPath
+    own : bool, default=False
+        Whether it is in pages, for `open_own`.
+    """
+
+    def __init__(self, path: ObjectPath, *, own: bool = False) -> None:
         super().__init__()
         self.name, self._path, self._own = str(path), path, own
         self._writer: Any = None
         self._page = bytearray()  # what no full page has been made of, in pages
 
     def writable(self) -> bool:
+        """Say that it is written."""
         return True
 
     def write(self, content: Any) -> int:
+        """Take the next bytes; parts are sent when they are full."""
         view = memoryview(content).cast("B")
         if self._own:
             self._page += view
@@ -199,8 +208,3 @@ def open_object(path: ObjectPath, buffering: int, *, own: bool = False) -> Any:
     """
     reader = _Reader(path, own)
     return reader if buffering == 0 else io.BufferedReader(reader, _READ_BYTES)
-
-
-def upload(path: ObjectPath, *, own: bool = False) -> Any:
-    """Open an object for one write of the whole; ``own``: in pages, for `open_own`."""
-    return _Upload(path, own)

@@ -99,7 +99,7 @@ COMPARISON = "a comparison"
 STAMP = ".bigfs-stage"
 _PART_BYTES = 2**20
 # Metadata and chunks of zarr, version 3.
-_OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
+_OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c([/.]\d+)*)")
 # An interrupt that comes sooner is not that of a time limit.
 LONG_SECONDS = 300.0
 # Of a manifest: a digest of what was kept when a run was interrupted last, after so long.

@@ -12,7 +12,6 @@ import os
 import re
 import uuid
 from pathlib import Path
-from typing import Any
 
 from bigfs.core.errors import BigfsError, InputError, RunLockedError
 from bigfs.store.location import Location, as_location, write_atomic
@@ -55,11 +54,10 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
     try:
         finished = finished_runs(run, series)
         if finished:
-            _link(run.with_name(series.replace(DATE, LATEST)), finished[-1])
+            _link(run.with_name(series.replace(DATE, LATEST)), finished[-1].path)
         first = max(0, len(finished) - keep) if keep else 0
-        manifests = [_finished(place, series) or {} for place in finished[first:]]
-        bases = {manifest.get(UPDATED, {}).get("run") for manifest in manifests}
-        for old in finished[:first]:
+        bases = {kept.manifest.get(UPDATED, {}).get("run") for kept in finished[first:]}
+        for old in (directory.path for directory in finished[:first]):
             if old.name not in {run.name, *bases} and _remove(old, series):
                 removed.append(old.name)
     except (BigfsError, OSError) as error:
@@ -102,11 +100,12 @@ def opened_run(path: str | Location) -> RunDirectory:
     return directory.read()
 
 
-def finished_runs(run: Location, series: str) -> list[Location]:
-    """Return the finished runs of a series beside a run, oldest first."""
+def finished_runs(run: Location, series: str) -> list[RunDirectory]:
+    """Return the finished runs of a series beside a run, oldest first, with their manifests."""
     form = _dated(series, DATE)
     names = sorted(path.name for path in run.parent.iterdir() if form.fullmatch(path.name))
-    return [run.with_name(name) for name in names if _finished(run.with_name(name), series)]
+    directories = (_finished(run.with_name(name), series) for name in names)
+    return [directory for directory in directories if directory is not None]
 
 
 def _dated(name: str, word: str) -> re.Pattern[str]:
@@ -115,16 +114,17 @@ def _dated(name: str, word: str) -> re.Pattern[str]:
     return re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
 
 
-def _finished(place: Location, series: str) -> dict[str, Any] | None:
-    """Return the manifest of a finished run of a series, None if there is none at a place."""
+def _finished(place: Location, series: str) -> RunDirectory | None:
+    """Return a finished run of a series with its manifest, None if there is none at a place."""
     if not (place / MANIFEST).is_file() or (isinstance(place, Path) and place.is_symlink()):
         return None
     try:
-        manifest = RunDirectory(place).read().manifest if read_mark(place) else {}
+        directory = RunDirectory(place).read() if read_mark(place) else None
     except InputError:
         return None
+    manifest = {} if directory is None else directory.manifest
     is_done = manifest.get("status") == "done" and manifest.get(SERIES) == series
-    return manifest if is_done else None
+    return directory if is_done else None
 
 
 def _link(link: Location, latest: Location) -> None:

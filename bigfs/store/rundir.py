@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.core.errors import CorruptStoreError
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import (
     Location,
@@ -36,6 +36,7 @@ from bigfs.store.records import (
 )
 from bigfs.store.runfolder import RunFolder
 from bigfs.store.scratch import Scratch
+from bigfs.store.values import storing
 
 
 def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str) -> str:
@@ -216,12 +217,10 @@ class RunDirectory(RunFolder):
         final = self.path / f"{name}.zarr"
         if is_taken(final):  # somebody else's
             final = self.path / f"{name}-{self.attempt}.zarr"
-        try:
+        with storing(f"Cannot commit stage '{name}' to {final}"):
             source.rename(str(final))
             sync_path(source.parent)
             sync_path(Path(str(self.path)))
-        except OSError as error:
-            raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
         return final.name
 
     def drop(self, name: str) -> None:

@@ -45,6 +45,7 @@ from bigfs.store.records import (
     remove_report,
     why_stalled,
 )
+from bigfs.store.values import refusing, storing
 
 
 class RunFolder:
@@ -244,12 +245,8 @@ class RunFolder:
                 )
             if isinstance(self.path, Path):
                 check_writable(self.path, "the run")
-        try:
+        with refusing(f"Cannot create the run directory {self.path}", OSError, cure=""):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"Cannot create the run directory {self.path}: {error.strerror}."
-            ) from error
         # Before the lease: a run that is killed in between leaves a folder that is known for ours.
         create_mark(self.path, run_id)
         return is_new, was_empty
@@ -391,10 +388,8 @@ class RunFolder:
             return None
         former = self.attempt_path / f"former-{new_id()}"
         assert isinstance(former, Path)
-        try:
+        with storing(f"Cannot remove {path}"):
             path.rename(former)
-        except OSError as error:
-            raise StorageError(f"Cannot remove {path}: {error}.") from error
         return former
 
     def _drop_checkpoint(self, name: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -17,6 +18,7 @@ import weakref
 from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +31,7 @@ from bigfs.core.units import MIB, format_bytes
 from bigfs.store.location import (
     Location,
     as_location,
+    files_below,
     free_bytes,
     read_small,
     remove_tree,
@@ -40,6 +43,7 @@ from bigfs.store.pages import page_rows, read_pages, shard
 
 # Metadata of an array without attributes are a few hundred bytes.
 _METADATA_BYTES = 2**16
+_CHUNK = re.compile(r"c(\.\d+)+")
 # Of each array in a temporary folder a pickle carries so much.
 CARRIED_BYTES = 256 * MIB
 MB = 10**6
@@ -148,7 +152,6 @@ class ArrayRef:
             place = self._place((start + first) // self.chunk_rows)
             content = chunk.reshape(-1).view(np.uint8).data
             if isinstance(place, Path):
-                place.parent.mkdir(parents=True, exist_ok=True)
                 with replaced_file(place, sync=False) as file:
                     file.write(content)
                 continue
@@ -157,7 +160,7 @@ class ArrayRef:
 
     def _place(self, chunk: int) -> Location:
         """Return where a chunk is."""
-        return as_location(self.path) / f"c/{chunk}{'/0' * (len(self.shape) - 1)}"
+        return as_location(self.path) / f"c.{chunk}{'.0' * (len(self.shape) - 1)}"
 
     def _check_place(self) -> None:
         """Raise StorageError if the array on a disk was removed, or another one is in its place."""
@@ -197,10 +200,9 @@ class ArrayRef:
     def check_complete(self) -> None:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""
         expected = -(-self.shape[0] // self.chunk_rows) if self.shape[0] else 0
-        chunks = as_location(self.path) / "c"
-        # The names of chunks are numbers; a killed worker may leave a part of one beside it.
-        names = (path.name for path in chunks.iterdir()) if chunks.exists() else ()
-        present = sum(1 for name in names if name.isdecimal())
+        # A killed worker may leave a part of a chunk, by another name.
+        names = files_below(as_location(self.path))
+        present = sum(1 for name in names if _CHUNK.fullmatch(name))
         if present != expected:
             raise StorageError(
                 f"{self.path}: {expected - present} of {expected} chunks are missing. "
@@ -284,24 +286,17 @@ class Scratch:
         chunk_rows : int or None, default=None
             Rows per chunk. None: one chunk, for small arrays.
         """
-        import zarr
-        from zarr.codecs import Crc32cCodec
-
         rows = max(1, min(shape[0], chunk_rows or shape[0]))
         row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
-        path, rest = self.path / name, tuple(max(1, size) for size in shape[1:])
+        path = self.path / name
         is_paged = isinstance(path, ObjectPath) and row_bytes > 0
         page = page_rows(rows, row_bytes) if is_paged else 0
+        ref = ArrayRef(str(path), tuple(int(s) for s in shape), np.dtype(dtype).name, rows, page)
         remove_tree(path)
-        zarr.create_array(
-            store=zarr_store(path),
-            shape=shape,
-            dtype=np.dtype(dtype),
-            chunks=(page or rows, *rest),
-            shards=(rows, *rest) if page else None,
-            compressors=[Crc32cCodec()] if page else None,
-        )
-        return ArrayRef(str(path), tuple(int(s) for s in shape), np.dtype(dtype).name, rows, page)
+        path.mkdir(parents=True, exist_ok=True)
+        with replaced_file(path / "zarr.json", sync=False) as file:
+            file.write(_metadata(ref.shape, ref.dtype, rows, page))
+        return ref
 
     def check_free(self, stage: str, needed: int) -> None:
         """Raise MemoryLimitError unless the file system has so many bytes free."""
@@ -348,6 +343,30 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder and all it holds."""
         remove_tree(self.path)
+
+
+@lru_cache(maxsize=1024)
+def _metadata(shape: tuple[int, ...], dtype: str, rows: int, page: int) -> bytes:
+    """Return the metadata that zarr writes of an array; parameters are those of `ArrayRef`.
+
+    Kept, since zarr takes 4 ms for them, and an iteration creates the same arrays again and again.
+    """
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
+    files: dict[str, Any] = {}
+    rest = tuple(max(1, size) for size in shape[1:])
+    zarr.create_array(
+        store=zarr.storage.MemoryStore(files),
+        shape=shape,
+        dtype=np.dtype(dtype),
+        chunks=(page or rows, *rest),
+        shards=(rows, *rest) if page else None,
+        # One folder for each array: file systems take long to make and remove them.
+        chunk_key_encoding={"name": "default", "separator": "."},
+        compressors=[Crc32cCodec()] if page else None,
+    )
+    return bytes(files["zarr.json"].to_bytes())
 
 
 def _remove_own(path: str, process: int) -> None:

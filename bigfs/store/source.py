@@ -167,6 +167,11 @@ class Source(ABC):
         """Blocks of a sparse matrix; None where only reading tells how many entries there are."""
         return None
 
+    @property
+    def planned_layout(self) -> CSRLayout | None:
+        """As ``layout``, or about what it will be."""
+        return self.layout
+
     @abstractmethod
     def iter_rows(self, rows: int) -> Iterator[Any]:
         """Yield consecutive blocks of at most ``rows`` rows, CSR ones where it is sparse.

@@ -29,7 +29,7 @@ from bigfs.store.columns import (
     refuse_unusable,
 )
 from bigfs.store.source import PLAIN_TYPES, Source, check_names, check_shape, no_column
-from bigfs.store.values import EXACT, check_exact, refusing
+from bigfs.store.values import EXACT, beyond_exact, check_exact, refusing
 
 _BATCH_BYTES = 4 * 10**6
 # Rows of a batch of one column.
@@ -340,14 +340,11 @@ class TableSource(Source):
 
 def index_columns(schema: Any, uri: str) -> Sequence[str]:
     """Return the columns in which pandas has put its index, as it notes in a schema."""
-    try:
+    with refusing(f"{uri} is damaged, its note of pandas", ValueError, AttributeError):
         names = (schema.pandas_metadata or {}).get("index_columns", [])
-        if isinstance(names, list):
-            return names
-        reason = f"index_columns is {names!r}"
-    except (ValueError, AttributeError) as error:
-        reason = str(error)
-    raise InputError(f"{uri} is damaged, its note of pandas: {reason[:200]}. Write it again.")
+        if not isinstance(names, list):
+            raise ValueError(f"index_columns is {names!r}")
+    return names
 
 
 def kind_of(kind: Any) -> str | None:
@@ -427,7 +424,7 @@ def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
             beyond = pc.greater(pc.abs(integers), pa.scalar(Decimal(EXACT), integers.type))
             if pc.any(beyond).as_py():
                 row = pc.index(beyond, True).as_py()
-                check_exact(np.array([[int(values[row].as_py())]]), uri, first_row + row, [name])
+                raise beyond_exact(f"{uri}: row {first_row + row}, column {name!r}", values[row])
         batch = batch.set_column(j, name, values.cast(pa.string()).cast(pa.float64()))
     return batch
 

@@ -89,10 +89,29 @@ def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.")
         raise
     except faults as error:
         kind = type(error).__name__
-        text = f"{kind} {error}" if isinstance(error, KeyError) else str(error) or kind
+        message = str(getattr(error, "strerror", None) or error) or kind
+        text = f"{kind} {error}" if isinstance(error, KeyError) else message
         # Further sentences of a library are of its own settings.
         reason = text.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
         raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
+
+
+@contextmanager
+def storing(what: str, cure: str = "") -> Iterator[None]:
+    """Turn what the system says of a disk into StorageError.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done, as the beginning of a sentence.
+    cure : str, default=""
+    """
+    try:
+        yield
+    except BigfsError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{what}: {error}. {cure}".rstrip()) from error
 
 
 @contextmanager
@@ -163,12 +182,9 @@ def plain_values(values: Any, name: str) -> np.ndarray:
         missing |= masked.reshape(array.shape)
         present = array[~missing]
         if all(isinstance(value, (int, float, np.number, np.bool_)) for value in present):
-            array = np.where(missing, np.nan, array) if missing.any() else array
-            array = np.array(array.tolist())
-    if missing.any() and array.dtype.kind in "fiub":
-        array = np.where(missing, np.nan, array)
+            array = np.array(np.where(missing, np.nan, array).tolist())
     if array.dtype.kind in "fiub":
-        return array
+        return np.where(missing, np.nan, array) if missing.any() else array
     texts = array.astype(np.str_)
     return np.where(missing, np.array(None), texts) if missing.any() else texts
 
@@ -262,10 +278,14 @@ def check_exact(
     number = int(bad.argmax())
     row, column = place_of(X, number)
     name = column if columns is None else repr(columns[column])
-    raise InputError(
-        f"{uri}: row {first_row + row}, column {name} is {values.flat[number]}. Whole numbers "
-        "beyond 2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or "
-        f"convert them to float64 yourself. {FROM_0}"
+    raise beyond_exact(f"{uri}: row {first_row + row}, column {name}", values.flat[number])
+
+
+def beyond_exact(where: str, value: object) -> InputError:
+    """Return the error for a whole number beyond 2^53."""
+    return InputError(
+        f"{where} is {value}. Whole numbers beyond 2^53 would be rounded. Drop such columns (ids), "
+        f"subtract an offset (times), or convert them to float64 yourself. {FROM_0}"
     )
 
 

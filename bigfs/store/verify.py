@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import zarr
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
@@ -66,8 +67,6 @@ def verify(path: str | Location) -> VerifyReport:
     InputError
         If the path is not a store that `ingest` wrote.
     """
-    import zarr
-
     folder = as_location(path).absolute()
     if not is_store(folder):
         raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
@@ -95,8 +94,6 @@ def verify(path: str | Location) -> VerifyReport:
 
 def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
     """Return the keys of the chunks of a dense store, with what is missing, and how one is read."""
-    import zarr
-
     array, n_samples = group["X"], group.attrs["n_samples"]
     if not isinstance(array, zarr.Array):
         raise TypeError("X is not an array")

@@ -19,10 +19,12 @@ import numpy as np
 from bigfs.core.errors import InputError, check_count, check_rows
 from bigfs.core.paths import LabelValues, column_of, within
 from bigfs.store.columns import Roles
+from bigfs.store.csr import expected_layout
 from bigfs.store.formats.parts import ByBands, held_texts
 from bigfs.store.objects import ObjectPath
 from bigfs.store.scratch import block_bounds, temporary_file
-from bigfs.store.source import Source, check_names, check_shape, listed
+from bigfs.store.source import CSRLayout, Source, check_names, check_shape, listed
+from bigfs.store.values import refusing
 
 # Of the rows that are read at once, and of those that are handed out.
 _PIECE_BYTES, _BAND_BYTES = 16 * 10**6, 16 * 10**6
@@ -142,10 +144,8 @@ def row_filter(given: Any) -> RowFilter:
     for name in values.keys() & {"at_least", "at_most"}:
         if not isinstance(values[name], Real):
             raise InputError(f"rows: {name} must be a number. Got {values[name]!r}.")
-    try:
+    with refusing("rows", ValueError, cure=f"Got {given!r}."):
         check_rows(values)
-    except ValueError as error:
-        raise InputError(f"rows: {error}. Got {given!r}.") from None
     return chosen
 
 
@@ -197,6 +197,16 @@ class FilteredSource(Source):
         return max(2, -(-most // self._every))
 
     @property
+    def planned_layout(self) -> CSRLayout | None:
+        """As if rows had about as many entries each as those of the source, or twice as many."""
+        layout, n_rows = self._source.planned_layout, self._source.estimated_samples
+        if layout is None or not n_rows:
+            return None
+        mean, n_kept = layout.n_entries / n_rows, self.estimated_samples or n_rows
+        most = min(layout.n_entries, int(2 * mean * n_kept) + 1)
+        return expected_layout(mean, n_kept, most, self.dtype.itemsize)
+
+    @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]
         """Rows that are not kept, where their numbers alone tell before they are read."""
         rows = np.arange(0 if self.n_samples is None else int(self._source.n_samples or 0))
@@ -205,7 +215,7 @@ class FilteredSource(Source):
     @cached_property
     def _of_column(self) -> np.ndarray | None:
         """Return which rows are kept by their values; None where only their numbers count."""
-        from bigfs.store.labels import read_values
+        from bigfs.store.labels import check_order, read_values
         from bigfs.store.values import plain_values
 
         if self._labels is None:
@@ -214,6 +224,7 @@ class FilteredSource(Source):
         if source.is_table and self._labels == f"{source.uri}::{column}":  # as it is opened
             values = plain_values(source.read_column(str(column)), self.uri)
         else:
+            check_order(self._labels, source)
             values = read_values(self._labels, source.row_dimensions)
         return self._rows.mask(values, self.uri)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 Call = Callable[[str], list[Any]]
 
 

@@ -38,7 +38,7 @@ def run(callers: tuple[str, ...], *names: str) -> subprocess.CompletedProcess[st
     """Run the fits in a process of their own."""
     modes = "/".join(callers)
     command = [sys.executable, "-W", "ignore", "-m", "tests.cluster._callers", modes, *names]
-    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=540)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ def _start(pipeline: Path, fault: str, proxy: Proxy | None) -> tuple[int, list[d
     """Run the command once, with a fault in its graph stage; return its code and its log."""
     limits = (resource.RLIMIT_FSIZE, (16_000, 16_000))
     on_disk = fault == "storage" and proxy is None
-    log, command = [], [sys.executable, "-m", "bigfs", "run", str(pipeline), "--log-format", "json"]
+    # -B: a limited process would leave compiled modules that end early.
+    command = [sys.executable, "-B", "-m", "bigfs", "run", str(pipeline), "--log-format", "json"]
+    log = []
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         env={**os.environ, "BIGFS_STORAGE_RETRY_SECONDS": "1"},

@@ -232,7 +232,7 @@ def test_storage_that_is_gone_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "1")
-    proxy.gone_after = "/embedding/c/0"
+    proxy.gone_after = "/embedding/c.0"
     pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
     job = subprocess.run(
         [*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True, timeout=120
@@ -301,7 +301,7 @@ def test_a_job_is_told_to_end_while_storage_is_gone(
     proxy: Proxy, lab: ObjectPath, tmp_path: Path
 ) -> None:
     pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
-    proxy.gone_after = "/embedding/c/0"
+    proxy.gone_after = "/embedding/c.0"
     with (tmp_path / "job.log").open("wb") as log:
         job = subprocess.Popen([*_PROGRAM, pipeline], cwd=REPO, stdout=log, stderr=log)
     try:

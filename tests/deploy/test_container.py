@@ -59,7 +59,7 @@ def test_every_dependency_is_pinned_and_allowed() -> None:
 
 
 @pytest.mark.network
-@pytest.mark.timeout(900)  # downloads, beside which CI checks types
+@pytest.mark.timeout(1500)  # downloads, beside which CI checks types
 def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
     """Build and run below a folder instead of /, with this Python for that of the base image."""
     root, environment, here = tmp_path / "root", dict(os.environ), tmp_path / "root"
@@ -96,7 +96,7 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
                 check=True,
                 cwd=here,
                 env=environment,
-                timeout=280,
+                timeout=900,
             )
     frozen = subprocess.run(
         ["python", "-m", "pip", "--python", root / "opt/bigfs/bin/python", "freeze"],
@@ -104,7 +104,7 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     actual = dict(line.split("==") for line in frozen.stdout.splitlines() if "==" in line)
     actual.pop("bigfs", None)
@@ -120,7 +120,7 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
             env={**environment, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -17,6 +17,7 @@ from bigfs import metrics
 from bigfs.core.errors import InputError
 from bigfs.evaluate.metrics import AVERAGES, count_nearest_errors
 from bigfs.evaluate.protocols import kmeans_scores
+from bigfs.graph import local
 
 labelings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40).map(
     lambda pairs: tuple(np.array(pairs).T)
@@ -62,8 +63,10 @@ def test_nearest_neighbor_error_equals_all_pairs(dtype: type, shift: int) -> Non
     np.fill_diagonal(squared, np.inf)
     expected = (y[squared.argmin(axis=1)] != y[:700]).mean()
     assert metrics.nearest_neighbor_error(X, y[:700]) == expected
-    parts = [count_nearest_errors(X, y[:700], i, min(i + 99, 700)) for i in range(0, 700, 99)]
-    assert sum(parts) / 700 == expected
+    X = X.astype(np.float64)
+    parts = [(i, X[i : i + 150]) for i in range(0, 700, 150)]
+    wrong = [count_nearest_errors(X[i : i + 99], i, y[:700], parts) for i in range(0, 700, 99)]
+    assert sum(wrong) / 700 == expected
 
 
 def _all_pairs_error(X: np.ndarray, y: np.ndarray) -> float:
@@ -82,19 +85,23 @@ def test_no_scale_and_no_outlier_costs_accuracy(factor: float, outlier: float) -
     assert metrics.nearest_neighbor_error(X * factor, y) == _all_pairs_error(X, y)
 
 
-def test_an_outlier_does_not_make_every_pair_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigfs.evaluate import metrics as inside
-
+@pytest.mark.parametrize(("place", "rows", "most"), [(0, 4096, 3), (1200, 900, 8)])
+def test_an_outlier_does_not_make_every_pair_a_candidate(
+    place: int, rows: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigfs.evaluate.metrics._PIECE_ROWS", rows)
     checked = []
-    squared = inside._squared
+    rank = local._rank
     monkeypatch.setattr(
-        inside, "_squared", lambda Q, X, i, *rest: checked.append(len(i)) or squared(Q, X, i, *rest)
+        local,
+        "_rank",
+        lambda rows, Q, near, *out: checked.append(near.sum()) or rank(rows, Q, near, *out),
     )
     X, y = load_digits(return_X_y=True)
-    X[0] *= 1e6
+    X[place] *= 1e6
     metrics.nearest_neighbor_error(X, y)
     # The outlier itself is about equally far from all others.
-    assert sum(checked) < 3 * len(X)
+    assert sum(checked) < most * len(X)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 5), st.integers(1, 4))

@@ -47,6 +47,7 @@ def test_figures_are_those_of_the_public_metrics(digits: tuple, tmp_path: Path, 
     assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
 
 
+@pytest.mark.full
 def test_by_blocks_too_the_origin_is_anywhere(
     digits: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +86,7 @@ def test_beyond_memory_neighbors_are_exact_and_k_means_as_good(
 
 def test_beyond_memory_ties_and_single_rows(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(selection, "task_budget", lambda limit: 1)
-    monkeypatch.setattr("bigfs.evaluate.metrics._STRIP_BYTES", 64)
+    monkeypatch.setattr("bigfs.evaluate.metrics._PIECE_ROWS", 3)
     rng = np.random.default_rng(0)
     for n in (7, 41):
         X, y = rng.integers(0, 2, size=(n, 3)).astype(float), rng.integers(0, 3, n)

@@ -23,7 +23,7 @@ from bigfs.graph.symmetrize import union_rows
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
-from tests.selectors._local import strategy_of
+from tests.selectors._local import inputs_of, strategy_of
 
 
 def _dense(X: np.ndarray, indices: np.ndarray, weight: str, sigma: float | None) -> np.ndarray:
@@ -159,7 +159,8 @@ def test_a_row_of_zeros_keeps_its_nearest_neighbor(
         assert W.degrees.load()[11] == least
         assert M.data.max() <= (1 if weight == "cosine" else (X**2).sum(axis=1).max())
         assert abs(M - M.T).max() == 0
-        assert np.isfinite(strategy_of("spec", blocks.layout).score(blocks, W).scores).all()
+        strategy, inputs = strategy_of("spec", blocks.layout), inputs_of(blocks, affinity=W)
+        assert np.isfinite(strategy.run(inputs, blocks.scratch).scores).all()
         assert np.isfinite(spectral_embedding(W, 3).eigenvalues).all()
 
 

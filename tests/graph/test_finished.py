@@ -24,6 +24,7 @@ from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.stages import graph as graph_stage
 from bigfs.stages.graph import finished_affinity
 from bigfs.store.scratch import Scratch
+from tests.selectors._local import inputs_of
 from tests.store._anndata import COUNTS, D, N, ad, annotated, kept_as
 
 
@@ -103,8 +104,9 @@ def test_scores_equal_those_of_the_matrix(kind: str, dropped: list[int], tmp_pat
     assert result.settings["graph"]["weight"] == "stored" and "binary" not in str(result.notes)
     assert result.recall is None and "obsp/connectivities" in result.notes[0]
     W = affinity_from_csr(weights()[kept][:, kept])
-    score = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
-    expected = score(RowBlocks.from_any(COUNTS[kept]), W)
+    scores = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings))
+    blocks = RowBlocks.from_any(COUNTS[kept])
+    expected = scores.run(inputs_of(blocks, affinity=W), blocks.scratch)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-12)
     of_object = LaplacianScore(
         3, representation="obsp/connectivities", preprocess="none", missing="drop_rows"
@@ -173,6 +175,20 @@ def test_objects_and_estimators_take_what_a_file_has(name: str, tmp_path: Path) 
     assert attempt(backed) == first, "the same content"
     assert attempt(other) != first, "the graph is another one"
     assert plan_pipeline(load_config(settings)).fits
+
+
+@pytest.mark.parametrize("name", ["obsp/connectivities", "obsm/X_pca"])
+def test_samples_of_another_file_in_another_order_are_refused(name: str, tmp_path: Path) -> None:
+    adata, path, other = given_parts(), tmp_path / "X.h5ad", tmp_path / "other.h5ad"
+    adata.write_h5ad(path)
+    adata[::-1].copy().write_h5ad(other)
+    settings = settings_of(path, tmp_path, representation=f"{other}::{name}")
+    first, last = adata.obs_names[[0, -1]]
+    with pytest.raises(InputError, match=f"row 0 is {last}, where the data have {first}"):
+        run(settings)
+    adata.obs_names = [f"other {i}" for i in range(N)]  # ids of their own say nothing
+    adata.write_h5ad(other)
+    assert run(settings, fresh=True).n_samples == N
 
 
 def test_what_an_object_has_not_is_refused(tmp_path: Path) -> None:

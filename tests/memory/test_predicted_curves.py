@@ -39,7 +39,8 @@ def _alone(path: Path, m: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "m", "rows", "alone"), [(4800, 8000, 60, 400, False), (800, 12_000, 400, 800, True)]
+    ("n", "d", "m", "rows", "alone"),
+    [(4800, 8000, 60, 400, False), (800, 12_000, 400, 800, True), (300, 200_000, 4, 40, False)],
 )
 def test_measured_is_within_predicted(
     n: int, d: int, m: int, rows: int, alone: bool, tmp_path: Path

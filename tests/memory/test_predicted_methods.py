@@ -148,6 +148,8 @@ CASES = (
     Case(ForwardOnGram, "mcfs", 4_000, 2_000, _OMP, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
     Case(Variances, "max_variance", 80_000, 2_000, rows=40_000, sparse=True),
+    # Here the moments themselves are what a fold holds.
+    Case(Variances, "max_variance", 300, 200_000, rows=40, stored=True),
     Case(Deviances, "highly_variable", 80_000, 2_000, _DEVIANCE, rows=40_000, sparse=True),
     Case(ClippedVariances, "highly_variable", 80_000, 2_000, rows=40_000, sparse=True),
     Case(Draws, "random_selection", 60_000, 1_000, rows=20_000, stored=True),
@@ -156,6 +158,7 @@ CASES = (
     Case(PicksOnRows, "column_subset", 800, 20_000, alone=True),
     Case(EdgeScores, "spec", 40_000, 1_000, stored=True),
     Case(EdgeScores, "laplacian_score", 40_000, 1_000, stored=True),
+    Case(EdgeScores, "laplacian_score", 300, 200_000, rows=40, stored=True),
     Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS, forced=True),  # as tasks
     Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS, alone=True),
     Case(Cholesky, "ndfs", 4_000, 2_000, _NDFS, alone=True),

@@ -88,6 +88,7 @@ def test_all_forms_of_the_table_say_it(comparison: ComparisonResult) -> None:
     rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     words = {(row["name"], row["n_features"]): row["nmi_than_chance"] for row in rows}
     assert words["max_variance", "8"] == "better" and words["all features", "80"] == ""
+    assert "explained_than_chance" not in rows[0], "no column without a word"
     stored = json.loads(comparison.json())["rows"]
     assert {row["n_draws"] for row in stored if row["name"] == "chance"} == {8}
     assert not json.loads(comparison.json())["overlaps"], (

@@ -236,6 +236,24 @@ def test_a_grid_gives_one_configuration_for_each_point() -> None:
     assert [item.name for item in actual] == ["ndfs (alpha 1, beta 3)", "ndfs (alpha 2, beta 3)"]
 
 
+def test_no_two_rows_have_the_same_name_and_an_error_says_which_method(tmp_path: Path) -> None:
+    X = np.random.default_rng(5).normal(size=(60, 5)) + 3
+    X[7] = 0
+    explained = [{"auto": "explained_variance", "share": share} for share in (0.5, 0.9)]
+    grid = {"method": "laplacian_score", "grid": {"graph.n_neighbors": [3, 4]}}
+    settings = {"run": str(tmp_path / "run"), "compare": {"chance": False}, "preprocess": "none"}
+    settings |= {"methods": ["max_variance", grid]}
+    result = compare({**settings, "n_features_to_select": [*explained, explained[0]]}, data=X)
+    names = [row.name for row in result.rows]
+    assert len(set(names)) == len(names) == 7
+    assert names[1] == "max_variance (auto explained_variance, share 0.5)"
+    cosine = {"method": "laplacian_score", "name": "mine", "graph": {"metric": "cosine"}}
+    settings |= {"methods": ["max_variance", cosine], "n_features_to_select": 2}
+    with pytest.raises(InputError, match="Row 7 is zero") as caught:
+        compare(settings, data=X, fresh=True)
+    assert "It was method 'mine' of this comparison" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("grid", [{3: [4]}, {"input.uri": ["x"]}, {"ndfs": [1]}, {"ndfs.alpha": 1}])
 def test_keys_of_a_grid_are_settings_of_sections(grid: dict[Any, Any]) -> None:
     entry = {"method": "ndfs", "ndfs": {"n_clusters": 3}, "grid": grid}
@@ -270,11 +288,13 @@ def test_every_shipped_comparison_follows_the_schema(path: Path) -> None:
 
 
 def test_columns_of_one_figure_have_the_same_bytes() -> None:
-    from bigfs.report.curves import Curve, draw_curves
+    from bigfs.report.curves import Curve, draw_panels, drawn
 
     curves = [Curve("a", [1, 2], [3.0, 4.0], [0.0, 0.0]), Curve("all", [9], [5.0], [0.1], True)]
     panels = [("NMI", curves), ("error", curves[:1])]
-    first, second = (draw_curves(panels, "title", ["svg", "png"]) for _ in range(2))
+    first, second = (
+        drawn(lambda figure: draw_panels(figure, panels, "title"), ["svg", "png"]) for _ in range(2)
+    )
     assert first == second
     assert b"title" in first[0] and first[1].startswith(b"\x89PNG")
 
@@ -310,6 +330,7 @@ def test_a_run_and_a_comparison_judge_counts_in_the_same_space(
         assert row.scores[score] == result.evaluation["selected"][score]
 
 
+@pytest.mark.full
 def test_data_and_labels_in_memory_give_the_table_of_files(tmp_path: Path) -> None:
     X = np.random.default_rng(3).normal(size=(60, 5)).round(3)
     y = np.repeat(["a", "b", "c"], 20)
@@ -332,6 +353,11 @@ def test_data_and_labels_in_memory_give_the_table_of_files(tmp_path: Path) -> No
             assert row.scores["nmi_mean"] == expected.scores["nmi_mean"], name
     with pytest.raises(InputError, match="has no column 'nothing'"):
         compare({**settings, "run": f"{tmp_path}/x"}, data=frame, labels="nothing")
+    labels, X = pd.Series(y, index=[f"row {i}" for i in range(60)]), frame
+    compare({**settings, "run": f"{tmp_path}/same"}, data=X.set_axis(labels.index), labels=labels)
+    with pytest.raises(InputError, match="of label 0 is row 0, where the data have row 59"):
+        falling = X.set_axis(labels.index[::-1])
+        compare({**settings, "run": f"{tmp_path}/x"}, data=falling, labels=labels)
     with pytest.raises(ConfigError, match="overrides go with"):
         compare(load_comparison({**settings, "run": "x", "input": {"uri": table}}), labels=y)
     assert not (tmp_path / "x").exists()

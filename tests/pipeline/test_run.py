@@ -187,6 +187,7 @@ def _stages_redone(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> 
     return {name: why for name, why in message.items() if "kept" not in why}
 
 
+@pytest.mark.full
 def test_what_is_redone_is_what_changed_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -146,7 +146,7 @@ def test_unchanged_files_are_not_copied_again(
     chunk = first.path / "data.zarr/X/c/0/0"
     assert (series.run(2, **settings).path / "data.zarr/X/c/0/0").samefile(chunk)
     assert "no new rows since n-2026-01-01: its result is used again" in caplog.text
-    graph = next(first.path.with_name("n-2026-01-02").glob("result.zarr/scores/c/*"))
+    graph = next(first.path.with_name("n-2026-01-02").glob("result.zarr/scores/c.*"))
     graph.write_bytes(b"damaged")
     series.run(3, **settings)
     assert "stage result of n-2026-01-02 is not used again" in caplog.text
@@ -267,7 +267,7 @@ def test_old_rows_that_changed_and_a_damaged_base_are_noticed(
     series: _Series, caplog: pytest.LogCaptureFixture
 ) -> None:
     base = series.run(1)
-    graph = next((base.path / "graph.zarr").glob("indices/c/*/*"))
+    graph = next((base.path / "graph.zarr").glob("indices/c.*"))
     content = graph.read_bytes()
     series.grow(20, 1)
     graph.write_bytes(content[:-1] + b"x")

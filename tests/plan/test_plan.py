@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, save_npz
 
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import InputError, MemoryLimitError
@@ -262,6 +263,27 @@ def test_a_plan_says_which_columns_it_reads(categories: str, tmp_path: Path):
     assert (sentence in plan.text()) == (categories != "drop")
     assert ("left out 'city'" in plan.text()) == (categories == "drop")
     assert plan.as_dict()["notes"] == list(plan.notes)
+
+
+def test_rows_that_are_kept_of_sparse_data_are_planned_as_sparse(tmp_path: Path):
+    n, d, each = 20_000, 30_000, 5
+    rng = np.random.default_rng(0)
+    entries = np.ones(n * each, np.float32), rng.integers(0, d, n * each), each * np.arange(n + 1)
+    X = csr_array(entries, shape=(n, d))
+    X.sum_duplicates()
+    save_npz(tmp_path / "X.npz", X)
+    plain = _config(input={"uri": str(tmp_path / "X.npz")}, method="max_variance")
+    dense = n * d * 4
+    for kept in ({"rows": {"every": 2}}, {"columns": ["1*"]}):
+        source = {"uri": str(tmp_path / "X.npz"), **kept}
+        plan = plan_pipeline(_config(input=source, method="max_variance"))
+        assert plan.scratch_bytes <= 2 * plan_pipeline(plain).scratch_bytes < dense / 20
+    # How the copy will be cut is not known yet.
+    for rows in (1000, 65_536):
+        blocks = {"blocks": {"rows": rows}, "method": "max_variance"}
+        assert plan_pipeline(_config(input=source, **blocks)).shape.block_rows == rows
+    with pytest.raises(InputError, match="blocks.rows must be a whole number of chunks"):
+        plan_pipeline(_config(input={"uri": str(tmp_path / "X.npz")}, blocks={"rows": 1000}))
 
 
 def test_values_in_names_of_folders_are_known_to_a_plan_without_rows(tmp_path: Path):

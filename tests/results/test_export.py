@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import xarray
 
 import bigfs
 from bigfs.core.errors import InputError, StorageError
+from bigfs.results.annotate import export_result
 from bigfs.results.result import Result
 from bigfs.store import location, values
 
@@ -96,6 +98,20 @@ def test_anndata_reads_it(result: Result, frame: pd.DataFrame, tmp_path: Path) -
     assert actual.n_obs == 300
 
 
+def test_an_anndata_keeps_everything_whatever_the_case_of_its_ending(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    data = anndata.AnnData(X, pd.DataFrame({"kind": np.arange(40)}, [f"c{i}" for i in range(40)]))
+    data.layers["double"] = 2 * X
+    for name, dest in (("a.h5ad", "b.H5AD"), ("c.H5AD", "d.h5ad")):
+        data.write_h5ad(tmp_path / name)
+        result = _run(tmp_path, tmp_path / name, run=str(tmp_path / dest[0]))
+        actual = anndata.read_h5ad(result.export(tmp_path / dest))
+        assert list(actual.obs) == ["kind"] and list(actual.layers) == ["double"]
+    marked = anndata.read_h5ad(export_result(result, tmp_path / "e.h5ad", annotate=True))
+    assert marked.shape == (40, 5) and "bigfs_rank" in marked.var
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_ids_on_request(result: Result, tmp_path: Path, suffix: str) -> None:
     place = result.export(tmp_path / f"out{suffix}", ids=True)
@@ -120,6 +136,48 @@ def test_values_keep_their_type(tmp_path: Path, dtype: Any, stored: bool) -> Non
     out = np.load(run_result.export(tmp_path / "out.npy"))
     assert out.dtype == dtype
     np.testing.assert_array_equal(out, X[:, run_result.selected])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("packing", ["scale", "unsigned", "fill"])
+def test_values_of_a_packed_file_are_exported_as_xarray_reads_them(
+    tmp_path: Path, packing: str, stored: bool
+) -> None:
+    """They were written in the packed type: reflectances as 0, and 131 as -125."""
+    rng, attributes, encoding = np.random.default_rng(1), {}, {"dtype": "i2", "_FillValue": -9}
+    X = rng.random((50, 4)) if packing == "scale" else rng.integers(0, 256, (50, 4)).astype("f4")
+    if packing == "scale":
+        encoding["scale_factor"] = 1e-4
+    if packing == "unsigned":
+        X, attributes, encoding = X.astype("u1").astype("i1"), {"_Unsigned": "true"}, {}
+    file = tmp_path / "X.nc"
+    data = xarray.Dataset({"v": (("row", "band"), X, attributes)})
+    data.to_netcdf(file, engine="h5netcdf", encoding={"v": encoding})
+    with xarray.open_dataset(file, engine="h5netcdf") as own:
+        expected = own["v"].to_numpy()
+    uri = bigfs.ingest(file, tmp_path / "X.zarr").path if stored else file
+    result = _run(tmp_path, uri)
+    out = np.load(result.export(tmp_path / "out.npy"))
+    assert out.dtype == expected.dtype
+    np.testing.assert_array_equal(out, expected[:, result.selected])
+
+
+def test_filled_and_appended_values_of_whole_numbers_are_no_whole_numbers(tmp_path: Path) -> None:
+    X = np.random.default_rng(1).integers(0, 100, (40, 4)).astype(np.int16)
+    np.save(tmp_path / "first.npy", X)
+    np.save(tmp_path / "second.npy", np.float32(X + 0.25))
+    bigfs.ingest(tmp_path / "first.npy", tmp_path / "grown.zarr")
+    bigfs.ingest(tmp_path / "second.npy", tmp_path / "grown.zarr", append=True)
+    filled = X.astype(np.float32)
+    filled[3, 2] = np.delete(X[:, 2], 3).mean(dtype=np.float64)
+    X[3, 2] = -9
+    np.save(tmp_path / "X.npy", X)
+    bigfs.ingest(tmp_path / "X.npy", tmp_path / "filled.zarr", no_data=-9, missing="mean")
+    for name, expected in (("grown", np.load(tmp_path / "second.npy")), ("filled", filled)):
+        result = _run(tmp_path / name, tmp_path / f"{name}.zarr")
+        out = np.load(result.export(tmp_path / f"{name}.npy", n_features_to_select=4))
+        assert out.dtype == np.float32
+        np.testing.assert_allclose(out[-40:], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

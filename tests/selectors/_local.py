@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from bigfs.blocks import RowBlocks
@@ -29,3 +30,8 @@ def result_of(method: str, blocks: RowBlocks, **settings: Any) -> FeatureScores:
     """Run a method on blocks."""
     out = blocks.scratch.child(blocks.scratch.unique("result"))
     return strategy_of(method, blocks.layout, **settings).run(Inputs(blocks), out)
+
+
+def inputs_of(blocks: RowBlocks, **stored: Any) -> Any:
+    """Return the inputs of a stage, with what earlier ones left."""
+    return SimpleNamespace(blocks=blocks, finished={}, former=None, base=None, **stored)

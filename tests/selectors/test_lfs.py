@@ -170,6 +170,11 @@ def test_predict_labels_rows_as_fit_does(preprocess: str, tmp_path: Path) -> Non
     np.testing.assert_array_equal(fitted.predict(tmp_path / "X.zarr")[:], fitted.labels_)
     with pytest.raises(ValueError, match="features"):
         fitted.predict(X[:, :3])
+    X[3, 1] = np.nan
+    with pytest.raises(InputError, match="row 3, column 1 is NaN"):
+        fitted.predict(X)
+    filled = LFS(n_clusters=4, init=y, preprocess=preprocess, missing="zero").fit(X)
+    np.testing.assert_array_equal(filled.predict(X), filled.labels_)
 
 
 def _same(a: LFS, b: LFS) -> None:

@@ -165,6 +165,7 @@ def test_intercepts_that_nothing_holds_are_solved_for(seed: int) -> None:
     assert fitted.gap_ <= 1e-5
 
 
+@pytest.mark.full
 def test_equal_columns_keep_their_order() -> None:
     for seed in range(6):
         rng = np.random.default_rng(seed)

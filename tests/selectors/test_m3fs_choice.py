@@ -55,6 +55,7 @@ def test_scale_and_offset_do_not_change_the_order() -> None:
         assert mean_log_likelihood(changed, y) > mean_log_likelihood(changed, halves)
 
 
+@pytest.mark.full
 def test_the_likeliest_start_is_believed_or_the_least_objective() -> None:
     X, _ = _uneven()
     settings = {"balance": 0.4, "n_neighbors": 10}
@@ -112,6 +113,7 @@ def test_how_many_starts_are_run() -> None:
     assert likeliest(np.array([-1.0 - 1e-12, -3.0, -1.0]), 1) == [0], "equal but for rounding"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rows", [80, 40])
 def test_the_likeliest_beginnings_are_run_to_the_ends_that_they_have_among_all(
     rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -224,6 +224,7 @@ def test_every_scheduler_and_strategy_gives_the_same(
     )
 
 
+@pytest.mark.full
 def test_what_a_worker_may_keep_changes_nothing(
     digits: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +277,7 @@ def test_the_safe_objective_never_rises_on_images(name: str, data_dir: Path) -> 
         assert _rises(result.details["objective"]) <= 1e-9
 
 
+@pytest.mark.full
 @settings(max_examples=15)
 @given(
     n=st.integers(12, 40),

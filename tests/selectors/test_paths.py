@@ -16,7 +16,7 @@ from bigfs.graph import knn_graph
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.selectors.mcfs.wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
-from tests.selectors._local import selection_of
+from tests.selectors._local import inputs_of, selection_of
 
 KINDS = ("plain", "far from zero", "identical", "zero", "constant", "collinear", "all of it")
 # Which earlier feature a feature repeats; the data are dealt with in tens of features.
@@ -77,7 +77,9 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
     selection = selection_of("mcfs", m, GIB, n_clusters=4, fit_intercept=intercept)
     if way == "gram":
         strategy = FullGram(blocks.layout, selection)
-        coef = strategy.score(blocks, spectral).details["coef"].toarray()
+        out = blocks.scratch.child(blocks.scratch.unique("result"))
+        scores = strategy.run(inputs_of(blocks, spectral=spectral), out)
+        coef = scores.details["coef"].toarray()
     else:
         paths = wide_paths(blocks, spectral, selection)
         coef = np.zeros((4, 60))

@@ -243,3 +243,22 @@ def test_a_number_that_is_chosen_has_room_for_the_included(tmp_path: Path, quick
     few = {**settings, "n_features_to_select": {"auto": "explained_variance", "at_most": 3}}
     with pytest.raises(InputError, match="include names 7 .*n_features_to_select.at_most is 3"):
         bigfs.run({**few, "run": str(tmp_path / "few")}, data=frame)
+
+
+@pytest.mark.parametrize("selector", [bigfs.LFS, bigfs.GFSKMeans])
+def test_a_number_that_a_search_finds_is_not_passed_over_for(selector: Any, X: np.ndarray) -> None:
+    """Features were passed over until half were kept, and others filled up to what it found."""
+    with pytest.raises(InputError, match="redundancy needs n_features_to_select"):
+        selector(n_clusters=3, redundancy=0.9).fit(X)
+    assert len(selector(4, n_clusters=3, redundancy=0.9).fit(X).selected) == 4
+    with pytest.raises(InputError, match="different numbers of features"):
+        bigfs.StabilitySelection(selector(n_clusters=3), n_pairs=2).fit(X)
+
+
+def test_fits_on_samples_say_what_they_passed_over(X: np.ndarray) -> None:
+    selector = bigfs.MaxVariance(16, redundancy=0.9)
+    sure = bigfs.StabilitySelection(selector, n_pairs=3).fit(X)
+    assert (sure.redundant_with_ >= 0).any()
+    assert "redundant_with" in sure.to_frame()
+    plain = bigfs.StabilitySelection(bigfs.MaxVariance(16), n_pairs=3).fit(X)
+    assert not hasattr(plain, "redundant_with_")

@@ -17,7 +17,7 @@ from bigfs.graph import affinity
 from tests.bench.bench_baselines import prepared
 from tests.reference.mcfs import neighbor_affinity
 from tests.reference.spec import spec_scores
-from tests.selectors._local import strategy_of
+from tests.selectors._local import inputs_of, strategy_of
 
 RANKINGS = ("phi1", "phi2", "phi3")
 
@@ -63,7 +63,8 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=300)
         W = affinity(knn_graph(blocks, 5), blocks=blocks)
-        return strategy_of("spec", blocks.layout).score(blocks, W).scores
+        inputs = inputs_of(blocks, affinity=W)
+        return strategy_of("spec", blocks.layout).run(inputs, blocks.scratch).scores
 
     spread = scores()
     for n_threads in (1, 2, 4):

@@ -188,6 +188,7 @@ def test_the_number_is_where_samples_stop_to_agree() -> None:
     assert "two samples have in common beyond chance" in alone.curves_.number["rule"]
     sure = StabilitySelection(MaxVariance(number), n_pairs=5).fit(X)
     assert abs(sure.n_features_to_select_ - 12) <= 2
+    assert {"stability", "in_common"} <= set(sure.curves_.values)
     fixed = StabilitySelection(MaxVariance(sure.n_features_to_select_), n_pairs=5).fit(X)
     np.testing.assert_array_equal(sure.frequencies_, fixed.frequencies_)
     np.testing.assert_array_equal(sure.get_support(), fixed.get_support())

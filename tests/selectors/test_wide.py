@@ -17,7 +17,7 @@ from bigfs.selectors.mcfs import wide as _wide
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.selectors.mcfs.wide import LassoPaths, wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
-from tests.selectors._local import selection_of
+from tests.selectors._local import inputs_of, selection_of
 
 
 def _correlated(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -40,7 +40,9 @@ def _full(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: boo
     """Return the scores by the whole Gram matrix."""
     K = len(spectral.eigenvalues)
     selection = selection_of("mcfs", m, GIB, n_clusters=K, fit_intercept=intercept)
-    return FullGram(blocks.layout, selection).score(blocks, spectral)
+    strategy, scratch = FullGram(blocks.layout, selection), blocks.scratch
+    inputs = inputs_of(blocks, spectral=spectral)
+    return strategy.run(inputs, scratch.child(scratch.unique("result")))
 
 
 def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> LassoPaths:

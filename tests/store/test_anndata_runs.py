@@ -25,6 +25,7 @@ from bigfs.results.annotate import write_annotated
 from bigfs.selectors.one_pass.strategies import EdgeScores
 from bigfs.selectors.registry import load_comparison, load_config
 from bigfs.store.labels import load_labels
+from tests.selectors._local import inputs_of
 from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, h5py, kept_as
 from tests.store._folder import call
 
@@ -391,8 +392,9 @@ def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path
     result = run(settings)
     assert list(result.stages)[1] == "components" and "components" in result.stages
     graph = knn_graph(adata.obsm["X_pca"][kept].astype(np.float32), 4)
-    score = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
-    expected = score(RowBlocks.from_any(COUNTS[kept]), affinity(graph))
+    scores = EdgeScores(Shape(len(kept), D, 4, 16, 16), load_config(settings))
+    blocks = RowBlocks.from_any(COUNTS[kept])
+    expected = scores.run(inputs_of(blocks, affinity=affinity(graph)), blocks.scratch)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
     for name, message in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
         wrong = {**settings, "run": str(tmp_path / "other")}
@@ -400,6 +402,9 @@ def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path
         with pytest.raises(InputError, match=message):
             run(wrong)
         assert not (tmp_path / "other").exists()
+    several = {**settings, "run": str(tmp_path / "other"), "input": {"uri": [str(source)] * 2}}
+    with pytest.raises(InputError, match="obsm/X_pca is a part of one AnnData, and .* is several"):
+        run(several)
     with pytest.raises(InputError, match="stability fits samples of the rows"):
         run({**settings, "run": str(tmp_path / "other"), "stability": {"n_pairs": 2}})
     if missing == "drop_rows":

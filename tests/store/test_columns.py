@@ -449,3 +449,14 @@ def test_a_run_on_a_store_reads_the_columns_that_are_chosen(tmp_path: Path) -> N
 def test_values_without_a_number_are_last_in_the_order_of_their_texts() -> None:
     for values in permutations(["nan", "NaN", "2", "10", "-nan"]):
         assert in_order(values) == ("2", "10", "-nan", "NaN", "nan")
+
+
+def test_names_with_underscores_are_no_numbers(tmp_path: Path) -> None:
+    """float() takes 1_5 as 15."""
+    from bigfs.results.plots import positions_of
+
+    pd.DataFrame(np.eye(4), columns=["1_5", "2_5", "30", "x"]).to_csv(tmp_path / "X.csv")
+    source = open_matrix(tmp_path / "X.csv", index="Unnamed: 0", columns=["10..40"])
+    assert source.feature_names == ["30"]
+    assert positions_of(["1_0", "1_1", "2_0"]) is None
+    assert positions_of(["400", "410.5", "1e3"]).tolist() == [400, 410.5, 1000]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bigfs import MaxVariance
+from bigfs import MaxVariance, run
 from bigfs.core.errors import InputError
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
@@ -126,6 +126,20 @@ def test_a_first_line_of_other_numbers_is_a_sample_and_the_log_says_so(
     assert report.n_samples == len(text.splitlines())
     log_text = [line for line in caplog.messages if "no header" in line]
     assert len(log_text) == 1 and "X.csv: no header, the first line is a sample" in log_text[0]
+
+
+def test_columns_that_were_exported_by_rank_without_names_are_refused_until_said_what_they_are(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(30, 4)) * [1, 5, 2, 7])
+    settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3}
+    result = run({**settings, "input": {"uri": str(tmp_path / "X.npy")}})
+    own = result.export(tmp_path / "own.csv", by_rank=True)
+    with pytest.raises(InputError, match=r"first line \(3, 1, 2\) has whole numbers, and those"):
+        open_matrix(own)
+    assert open_matrix(own, header=True).feature_names == ["3", "1", "2"]
+    (tmp_path / "sample.csv").write_text("3,1,2\n0.5,1,2.5\n")
+    assert len(next(open_matrix(tmp_path / "sample.csv").iter_blocks(9))) == 2
 
 
 def test_numbers_that_pandas_gives_to_columns_are_refused_until_said_what_they_are(
@@ -386,3 +400,33 @@ def test_pyarrow_gets_the_words_that_a_piece_may_hold() -> None:
     assert _possible(SPELLED, b"1.5,-2e-3,3E4\n,7,8\n") == [""]
     assert _possible(["-999", "none"], b"1.5,8,-1\n") == []
     assert {"", "NaN"} <= set(_possible(SPELLED, b"1.5,NaN\n")) < set(SPELLED)
+
+
+def test_rows_that_begin_with_a_missing_value_are_no_comments(tmp_path: Path) -> None:
+    from bigfs.pipeline.inspect import describe
+
+    cells = ["#N/A" if i % 10 == 5 else str(i) for i in range(60)]
+    (tmp_path / "X.csv").write_text("a,b\n" + "".join(f"{cell},{7}\n" for cell in cells))
+    shown = " ".join(describe(tmp_path / "X.csv"))
+    assert "the first 60 rows" in shown and "input.csv" not in shown
+    assert "input.missing=mean" in shown
+
+
+@pytest.mark.parametrize("columns", [None, ["a", "b"]])
+def test_a_delimiter_behind_every_row_moves_no_column(tmp_path: Path, columns: Any) -> None:
+    (tmp_path / "X.csv").write_text("a,b,c\n" + "".join(f"{i},{2 * i},7,\n" for i in range(60)))
+    source = open_matrix(tmp_path / "X.csv", columns=columns)
+    assert source.feature_names == (columns or ["a", "b", "c"])
+    own = pd.read_csv(tmp_path / "X.csv", index_col=False)[source.feature_names]
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(7))), own)
+
+
+def test_classes_that_differ_by_a_leading_zero_stay_apart(tmp_path: Path) -> None:
+    rows = "".join(f"{i},0{i % 2},{['1', '01', '2'][i % 3]}\n" for i in range(6))
+    (tmp_path / "X.csv").write_text("a,padded,mixed\n" + rows)
+    assert load_labels(f"{tmp_path / 'X.csv'}::mixed").tolist() == [1, 0, 2] * 2
+    source = open_matrix(tmp_path / "X.csv")
+    assert source.read_column("mixed").tolist() == ["1", "01", "2"] * 2
+    assert source.read_column("padded").tolist() == [0, 1] * 3
+    (tmp_path / "X.csv").write_text("a,y\n0,1\n1,1.0\n2,007\n")
+    assert load_labels(f"{tmp_path / 'X.csv'}::y").tolist() == [0, 0, 1]

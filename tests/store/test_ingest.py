@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.ingest import ChunkWriter, ingest, whole_chunks
+from bigfs.store.csr import whole_chunks
+from bigfs.store.ingest import ChunkWriter, ingest
 from bigfs.store.lease import Lease
 from bigfs.store.scratch import chunk_rows
 from bigfs.store.source import Source, is_store, open_matrix
@@ -308,6 +309,7 @@ def test_a_store_is_not_written_into_what_it_is_read_from(tmp_path: Path) -> Non
 _KILLED = """
 import os, signal, sys
 import numpy as np
+from bigfs.store.csr import whole_chunks
 from bigfs.store.ingest import ChunkWriter, ingest
 
 ChunkWriter.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

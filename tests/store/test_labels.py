@@ -282,6 +282,11 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
     several |= {"methods": ["max_variance"], "evaluate": {"labels": f"{tmp_path}/turned.csv::kind"}}
     with pytest.raises(InputError, match=message):
         bigfs.compare(several)
+    start = {"method": "lfs", "lfs": {"init": f"{tmp_path}/turned.csv::kind"}, "evaluate": None}
+    rows = {"column": f"{tmp_path}/turned.csv::kind", "keep": ["a"]}
+    for others in (start, {"input": {**settings["input"], "rows": rows}}):
+        with pytest.raises(InputError, match=message):
+            bigfs.run({**settings, **others})
     assert not Path(settings["run"]).exists()
     X.loc[3, X.columns[0]] = np.nan
     X.to_csv(tmp_path / "X.csv", index=False)

@@ -144,6 +144,37 @@ def test_bands_have_their_scales_and_offsets_and_missing_values(tmp_path: Path) 
     np.testing.assert_array_equal(next(by_line.iter_blocks(99)), rows)
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int16", "int32"])
+def test_whole_numbers_and_control_points_are_exported_as_they_are(
+    kind: str, tmp_path: Path
+) -> None:
+    points = [(0, 0, 10.0, 50.0), (0, 7, 11.0, 50.5), (9, 0, 10.2, 49.0)]
+    stored = np.random.default_rng(0).integers(100, size=(3, 9, 7)).astype(kind)
+    with rasterio.open(
+        tmp_path / "X.tif", "w", driver="GTiff", count=3, height=9, width=7, dtype=kind,
+        gcps=[rasterio.control.GroundControlPoint(*point) for point in points], crs="EPSG:4326",
+    ) as file:  # fmt: skip
+        file.write(stored)
+    settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2}
+    result = bigfs.run({**settings, "input": {"uri": str(tmp_path / "X.tif")}})
+    with rasterio.open(result.export(tmp_path / "out.tif")) as file:
+        assert file.dtypes == (kind, kind)
+        np.testing.assert_array_equal(file.read(), stored[result.selected])
+        placed, crs = file.gcps
+        assert [(p.row, p.col, p.x, p.y) for p in placed] == points and crs.to_epsg() == 4326
+    assert np.load(result.export(tmp_path / "out.npy")).dtype == kind
+
+
+def test_complex_bands_are_refused_as_such(tmp_path: Path) -> None:
+    with rasterio.open(
+        tmp_path / "X.tif", "w", driver="GTiff", count=1, height=3, width=4, dtype="complex_int16",
+        transform=MAP,
+    ):  # fmt: skip
+        pass
+    with pytest.raises(InputError, match="real numbers"):
+        open_matrix(tmp_path / "X.tif")
+
+
 def test_a_header_of_several_files_is_refused(tmp_path: Path) -> None:
     scene(tmp_path, "s.dat", "ENVI")
     expected = next(open_matrix(tmp_path / "s.hdr").iter_blocks(99))

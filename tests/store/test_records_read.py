@@ -20,7 +20,7 @@ from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
 from bigfs.spectral.block import Record
 from bigfs.store import buckets, lease
-from bigfs.store.location import Location, as_location, files_below, new_file
+from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
 from bigfs.store.retention import finish_series, followed
 from bigfs.store.rundir import RunDirectory
@@ -330,10 +330,3 @@ def test_a_bucket_that_is_gone_after_any_request(
         check(place)
         step += 5
     assert step > 40
-
-
-def test_a_new_file_does_not_remove_one_that_is_there(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("years of work")
-    with pytest.raises(StorageError, match="File exists"), new_file(tmp_path / "a"):
-        pass
-    assert (tmp_path / "a").read_text() == "years of work"

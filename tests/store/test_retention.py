@@ -108,7 +108,7 @@ def test_nothing_but_finished_runs_of_the_series_is_removed(
     (tmp_path / "nightly-latest").mkdir()
     before = _names(tmp_path)
     with Lease(busy):
-        assert finished_runs(latest, SERIES) == [busy, latest]
+        assert [run.path for run in finished_runs(latest, SERIES)] == [busy, latest]
         assert finish_series(latest, SERIES, 1) == []
     assert _names(tmp_path) == before
     for place in [*spared, elsewhere]:

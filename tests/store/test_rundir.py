@@ -78,14 +78,14 @@ def test_leftovers_of_a_killed_run_are_swept(tmp_path: Path) -> None:
 def test_a_changed_byte_is_found_when_a_stage_is_taken_over(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).open() as directory:
         _finish(directory, "graph", "key")
-    chunk = tmp_path / "graph.zarr" / "values" / "c" / "0"
+    chunk = tmp_path / "graph.zarr" / "values" / "c.0"
     content = bytearray(chunk.read_bytes())
     content[3] ^= 4
     chunk.write_bytes(content)
     with RunDirectory(tmp_path).open() as directory:
         assert directory.finished("graph", "key") is None
         why = directory.why_stale("graph", "key", 1, {})
-        assert why == "values/c/0 of its result was changed"
+        assert why == "values/c.0 of its result was changed"
 
 
 def test_a_stage_that_is_redone_replaces_the_old_one(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).open() as directory:
         _finish(directory, "graph", "key")
         assert directory.is_intact("graph")
-        (directory.stage_path("graph") / "values" / "c" / "0").write_bytes(b"short")
+        (directory.stage_path("graph") / "values" / "c.0").write_bytes(b"short")
         assert directory.finished("graph", "key") is None
         assert directory.why_stale("graph", "key", 1, {}) == "files of its result are missing"
 

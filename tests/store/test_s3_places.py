@@ -24,8 +24,8 @@ from bigfs.store.location import (
     copy_tree,
     files_below,
     free_bytes,
-    new_file,
     read_into,
+    read_version,
     remove_tree,
     replaced_file,
     write_atomic,
@@ -67,15 +67,16 @@ def test_a_place_has_the_face_of_a_path(place: Location) -> None:
 
 
 def test_a_file_is_whole_or_not_there(place: Location) -> None:
-    with new_file(place / "new") as file:
+    with replaced_file(place / "new", own=True) as file:
         file.write(b"12")
         file.write(memoryview(np.arange(3, dtype=np.uint8)))
     with open_own(place / "new") as file:
         assert file.read() == b"12\0\1\2"
-    for opened in (new_file, replaced_file):
-        with pytest.raises(ZeroDivisionError), opened(place / opened.__name__) as file:
+    for own in (True, False):
+        with pytest.raises(ZeroDivisionError), replaced_file(place / "other", own=own) as file:
             file.write(b"half")
             raise ZeroDivisionError
+    assert not (place / "other").exists()
     if isinstance(place, ObjectPath):
         assert list(files_below(place)) == ["new"]
     write_atomic(place / "new", "old")
@@ -87,7 +88,7 @@ def test_a_file_is_whole_or_not_there(place: Location) -> None:
 
 def test_large_files_are_sent_in_parts_and_read_by_ranges(place: Location) -> None:
     values = np.random.default_rng(1).integers(0, 2**31, 5 * 10**6).astype(np.int32)
-    with new_file(place / "large") as file:
+    with replaced_file(place / "large", own=True) as file:
         for start in range(0, len(values), 10**6):
             part = memoryview(values[start : start + 10**6]).cast("B")
             while len(part):
@@ -102,7 +103,7 @@ def test_large_files_are_sent_in_parts_and_read_by_ranges(place: Location) -> No
         assert file.readinto(memoryview(out).cast("B")) == 0
     with open_own(place / "large") as file:
         np.testing.assert_array_equal(np.frombuffer(file.read(), np.int32), values)
-    with (place / "empty").open("wb"):
+    with replaced_file(place / "empty"):
         pass
     with (place / "empty").open("rb") as file:
         assert file.read() == b""
@@ -135,7 +136,7 @@ def test_conditional_writes(lab: ObjectPath) -> None:
     second = (lab / "x").write_if("2", first)
     with pytest.raises(ConflictError):
         (lab / "x").write_if("3", first)
-    assert (lab / "x").read_status() == ("2", second)
+    assert read_version(lab / "x") == ("2", second)
     (lab / "x").unlink()
     with pytest.raises(ConflictError):  # a heartbeat does not resurrect what is gone
         (lab / "x").write_if("3", second)
@@ -234,7 +235,7 @@ def test_no_bit_of_an_answer_is_taken_that_was_not_written(proxy: Proxy, lab: Ob
         ref.write(start, values[start : start + ref.chunk_rows])
     ingest(values.astype(np.float32), lab / "X.zarr", rows=50_000)
     scratch.describe(norms=list(small))
-    with new_file(lab / "own") as file:
+    with replaced_file(lab / "own", own=True) as file:
         file.write(values)
     proxy.failures, proxy.fail_every = ("flip",), 2
     for start in (1, 99_999):

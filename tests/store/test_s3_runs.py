@@ -134,9 +134,9 @@ def test_objects_of_a_late_task_do_not_matter_and_missing_ones_do(lab: ObjectPat
         stored = directory.stage_path("graph")
         (stored / "runs" / "run-000000-late").write_text("of a task that was given up")
         assert directory.is_intact("graph")
-        (stored / "values" / "c" / "0").write_text("cut off")
+        (stored / "values" / "c.0").write_text("cut off")
         assert not directory.is_intact("graph")
-        (stored / "values" / "c" / "0").unlink()
+        (stored / "values" / "c.0").unlink()
         assert directory.why_stale("graph", "key", 1, {}) == "files of its result are missing"
 
 

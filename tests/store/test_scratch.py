@@ -112,7 +112,7 @@ def test_arrays_of_a_folder_that_stays_are_pickled_by_their_address(tmp_path: Pa
     copied, indices = pickle.loads(data)
     assert np.array_equal(copied.distances[:], graph.distances[:])
     assert np.array_equal(indices[:], graph.indices[:])
-    shutil.rmtree(tmp_path / Path(graph.indices_ref.path).name / "c")
+    next(Path(graph.indices_ref.path).glob("c.*")).unlink()
     for array in (indices, copied.indices, pickle.loads(pickle.dumps(indices))):
         with pytest.raises(StorageError, match="chunk 0 is missing"):
             array[:]

@@ -58,6 +58,20 @@ def test_objects(form: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_array_equal(read(source, rows), X)
 
 
+def test_columns_are_those_of_the_file_in_every_form(tmp_path: Path) -> None:
+    import pandas as pd
+
+    X = values()
+    frame = pd.DataFrame(X.T, columns=[str(i) for i in range(N)])
+    frame.to_parquet(tmp_path / "X.parquet", index=False)
+    np.save(tmp_path / "X.npy", X.T)
+    sp.save_npz(tmp_path / "X.npz", sp.csr_array(X.T))
+    files = [tmp_path / name for name in ("X.parquet", "X.npy", "X.npz")]
+    for data in (*files, frame, X.T, sp.csc_array(X.T), open_matrix(tmp_path / "X.npy")):
+        source = open_matrix(data, columns=["3..40", "!7"], transpose=True)
+        np.testing.assert_array_equal(read(source), np.delete(X[3:41], 4, axis=0))
+
+
 def test_a_table_of_genes_by_cells_goes_through_a_run(tmp_path: Path) -> None:
     import pandas as pd
 

@@ -149,17 +149,6 @@ def one_pass(
     return sums
 
 
-def write_labels(
-    blocks: RowBlocks, columns: VaryingColumns, mixture: Mixture, folder: Scratch, labels: ArrayRef
-) -> None:
-    """Write the most likely component of every row."""
-    if len(mixture.live):
-        one_pass(blocks, columns, mixture, folder, labels)
-        return
-    for first, end in blocks.bounds:
-        labels.write(first, np.zeros(end - first, dtype=np.int32))
-
-
 def _expectation_kernel(
     X: np.ndarray,
     first_row: int,
@@ -193,23 +182,13 @@ class MixtureFit(Strategy):
         """Return the cost of the moments, of at most ``max_iter`` steps and of the labels."""
         k, d, n = self.parameters.n_clusters, self.shape.n_features, self.shape.n_samples
         what = f"a block of {self.shape.rows:,} rows and {k} components of {d:,} features"
-        times = self.parameters.max_iter
+        times, seconds = self.parameters.max_iter, loop_seconds(n, d, k, _LOOPS)
+        beside, on_client = expectation_bytes(k, d), maximization_bytes(k, d)
         steps = (
             moments_step(self.shape),
             Step(f"{k} rows to start from", 32 * k * d, 1, 0, k, by_client=True),
-            pass_over(
-                self.shape,
-                what,
-                expectation_bytes(k, d),
-                times=times + 1,
-                seconds=loop_seconds(n, d, k, _LOOPS),
-            ),  # fmt: skip
-            Step(
-                f"{k} components of {d:,} features",
-                maximization_bytes(k, d),
-                times=times,
-                by_client=True,
-            ),
+            pass_over(self.shape, what, beside, times=times + 1, seconds=seconds),
+            Step(f"{k} components of {d:,} features", on_client, times=times, by_client=True),
         )
         return StageCost(steps, 4 * n, 4 * n, at_most=True)
 
@@ -242,7 +221,7 @@ class MixtureFit(Strategy):
                 progress.advance(1, f"message length {state.lengths[-1]:.6g}")
                 if file is not None:
                     save_state(file, state)
-        write_labels(blocks, columns, state.best, folder, labels)
+        one_pass(blocks, columns, state.best, folder, labels)
         folder.close()
         return _ranked(state, kept, blocks.n_features, labels)
 

@@ -76,5 +76,6 @@ METHOD = Method(
     choose_by="GlobalSearch",
     needs=needs_eigengap,
     starts=("k-means++",),
+    finds_number=True,
     bounds=(Bound("n_clusters", "n_samples"),),
 )

@@ -299,11 +299,8 @@ class _OfBatches(Strategy):
     def _pass(self, what: str, n_vectors: int) -> Step:
         """Return the step of a pass whose result has ``n_vectors`` vectors for each batch."""
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
-        needed, seconds = (
-            self._kernel_bytes() + 2 * vectors,
-            loop_seconds(self.shape.n_values, _LOOPS),
-        )
-        step = pass_over(self.shape, what, needed, seconds=seconds)
+        seconds = loop_seconds(self.shape.n_values, _LOOPS)
+        step = pass_over(self.shape, what, self._kernel_bytes() + 2 * vectors, seconds=seconds)
         folded = fold_parts(self.shape.n_blocks) * vectors
         if folded <= step.task_bytes:
             return step
@@ -383,12 +380,9 @@ class ClippedVariances(_OfBatches):
         if len(known) == len(batches):
             beyond = np.array(known)
         else:
-            scratch = blocks.scratch
-            shared = [scratch.put(scratch.unique(name), values)
-                      for name, values in (("means", means), ("clips", clips))]  # fmt: skip
-            beyond = blocks.reduce(
-                clipped_kernel, np.add, stored, *shared, label="clipped variances"
-            )
+            with blocks.scratch.temporary("clips") as folder:
+                shared = stored, folder.put("means", means), folder.put("clips", clips)
+                beyond = blocks.reduce(clipped_kernel, np.add, *shared, label="clipped variances")
         # A value far above the others moves the mean away from them by a share 1 / n_rows of it:
         # at least that share of the squares is left, and rounding stays below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])

@@ -39,6 +39,7 @@ METHOD = Method(
     choose_by="LocalSearch",
     needs=needs_eigengap,
     starts=("k-means++",),
+    finds_number=True,
     bounds=(Bound("n_clusters", "n_samples"),),
     explains=lambda details: ("cluster", details["feature_masks"].T.astype(bool)),
 )

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.selectors.base import ClusterMixin, LabelingSelector
+from bigfs.selectors.base import LabelingSelector
 from bigfs.selectors.clusters import ClusterRule, label_all
 from bigfs.store.scratch import ArrayRef
 
 
-class LFS(ClusterMixin, LabelingSelector):
+class LFS(LabelingSelector):
     """Localized feature selection: clusters that keep each a feature subset of its own.
 
     Clusters the rows by k-means on all features; then tries, cluster by cluster, what happens
@@ -69,7 +69,7 @@ class LFS(ClusterMixin, LabelingSelector):
         separate; constant features come last.
     trace_ : list of dict
         The accepted replacements: cluster, features dropped, log ratio with its standard error,
-        overlap and unassigned share after it.
+        overlap and unassigned share with this one alone, where a round has several.
     evidence_ : float or None
         How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
         are compared by it. None if a label has fewer than two rows.

@@ -261,9 +261,9 @@ def label_rows(blocks: RowBlocks, points: np.ndarray, out: ArrayRef) -> list[flo
     points : ndarray of shape (n_points, D, P)
     out : ArrayRef of shape (n_samples, n_points), or (n_samples,) for one point
     """
-    stored = blocks.scratch.put(blocks.scratch.unique("points"), points)
-    hinges = blocks.reduce(_label_kernel, np.add, stored, out, label="m3fs labels")
-    blocks.scratch.remove(stored)
+    with blocks.scratch.temporary("labels") as folder:
+        stored = folder.put("points", points)
+        hinges = blocks.reduce(_label_kernel, np.add, stored, out, label="m3fs labels")
     return [float(value) for value in hinges]
 
 
@@ -364,8 +364,8 @@ class Trajectory:
     def first(cls, number: int, settings: Settings) -> Trajectory:
         """Return a start before its first pass."""
         V = np.zeros((settings.n_rows_of_v, settings.n_columns))
-        share = settings.n_selected / settings.n_features
-        return cls(number, V, np.full(settings.n_features, share))
+        sigma = np.full(settings.n_features, settings.n_selected / settings.n_features)
+        return cls(number, V, sigma, planes=np.empty((0, *V.shape)))
 
     def requests(self, settings: Settings) -> list[Request]:
         """Return what the next pass is asked for, one for each of `points`."""
@@ -483,9 +483,8 @@ class Trajectory:
             self.idle = np.where(self.multipliers > _IDLE * settings.parameters.C, 0, self.idle + 1)
             self._keep(self.idle < _IDLE_DRAWS)
         for i, sums in enumerate(pass_sums):
-            gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])
-            self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
-            self.bounds = np.concatenate([self.bounds, bound]) if self.ids else bound
+            self.planes = np.concatenate([self.planes, sums.gradient[None] / n])
+            self.bounds = np.append(self.bounds, sums.chosen / n)
             self.idle = np.append(self.idle, 0)
             self.ids = [*self.ids, 2 * self.n_rounds + i]
             self.n_planes += 1

@@ -22,12 +22,12 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import kmeans, kmeans_steps
 from bigfs.blocks.rowblocks import gather_rows, gather_steps
 from bigfs.core.cost import Shape, Step
-from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.selectors.embedded import View, centers_step, label_views, view_centers
 from bigfs.selectors.m3fs import EXTRA_EIGENVECTORS, M3FSParameters
+from bigfs.selectors.scoring import checked_labels
 from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -68,24 +68,6 @@ def start_steps(shape: Shape, parameters: M3FSParameters) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def given_labels(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
-    """Return given labels, checked, shape (n_samples,), uint8.
-
-    Raises
-    ------
-    InputError
-        If they are not one whole number below ``n_clusters`` for each row.
-    """
-    labels = np.asarray(init)
-    fits = labels.shape == (n_samples,) and labels.dtype.kind in "iu"
-    if not fits or labels.min() < 0 or labels.max() >= n_clusters:
-        raise InputError(
-            f"labels to start from must be {n_samples} whole numbers in [0, {n_clusters - 1}], "
-            f"one for each row. Got {labels.dtype} of shape {labels.shape}."
-        )
-    return labels.astype(np.uint8)
-
-
 def start_labels(
     blocks: RowBlocks,
     n_clusters: int,
@@ -114,7 +96,7 @@ def start_labels(
     """
     n = blocks.n_samples
     if not isinstance(init, str):
-        labels = given_labels(init, n, n_clusters)
+        labels = checked_labels(init, n, n_clusters).astype(np.uint8)
         return ["given"], scratch.put("starts", labels[:, None], blocks.rows)
     names, sources = [], []
     if init != "spectral":

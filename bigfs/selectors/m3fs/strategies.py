@@ -24,7 +24,7 @@ from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters,
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
 from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.scoring import stages_of_selection, start_of
+from bigfs.selectors.scoring import checked_labels, stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
@@ -142,21 +142,12 @@ class MarginSearch(Strategy):
         seconds = product_seconds(shape.n_samples, n_rows_of_v, n_columns)
         seconds += product_seconds(_PRODUCTS, n_rows_of_v, n_rows_of_v, n_columns)
         what = f"a cone program of {n_rows_of_v:,} x {n_columns} unknowns"
-        with_planes = f"a block of {shape.rows:,} rows with its planes"
-        return (
-            Step(what, program, n_run, 0, 2 * n_run, rounds - 1),
-            # The first pass has no program yet.
-            Step(
-                with_planes,
-                block,
-                shape.n_blocks,
-                1,
-                3 * shape.n_chunks,
-                rounds,
-                seconds=n_run * seconds,  # processes keep their rows
-            ),
-            written,
-        )
+        # The first pass has no program yet.
+        solved = Step(what, program, n_run, 0, 2 * n_run, rounds - 1)
+        what, requests = f"a block of {shape.rows:,} rows with its planes", 3 * shape.n_chunks
+        seconds *= n_run  # and none to read: processes keep their rows
+        drawn = Step(what, block, shape.n_blocks, 1, requests, rounds, seconds=seconds)
+        return solved, drawn, written
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return sigma of the chosen start; details are the attributes of `M3FS`."""
@@ -422,7 +413,7 @@ class SampledRows(Strategy):
             if not isinstance(start, str):
                 auto = isinstance(parameters.n_clusters, str)
                 largest = MAX_CLUSTERS if auto else parameters.n_clusters
-                changes["init"] = starts.given_labels(start, self.shape.n_samples, largest)[ids]
+                changes["init"] = checked_labels(start, self.shape.n_samples, largest)[ids]
         return selection.with_parameters(**changes).model_copy(
             update={
                 "graph": graph.model_copy(update={"n_neighbors": n_neighbors}),

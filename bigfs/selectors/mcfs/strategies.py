@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,15 @@ class Regression(Strategy):
         return self.selection.n_features_to_select
 
     def _gram(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None = None
+        self, inputs: Inputs, out: Scratch
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return ``X'X``, ``X'Y``, what is constant, and the means of Y, from one pass.
 
-        The folder ``kept`` gets the products, for the curves and for an update (`add_rows`).
+        The folder ``out`` gets the products, for the curves and for an update (`add_rows`).
         """
-        gram = blocks.gram(spectral.embedding_ref, label="regression")
-        if kept is not None:
-            store_gram(gram, kept)
+        add_rows(inputs)
+        gram = inputs.blocks.gram(inputs.spectral.embedding_ref, label="regression")
+        store_gram(gram, out)
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
         matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
@@ -133,18 +134,17 @@ class Forward(Regression):
 
     @abstractmethod
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
+        self, inputs: Inputs, out: Scratch
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         """Return the products of X, ``X'Y``, what is constant, and the means of Y."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
-        add_rows(inputs)
-        blocks, spectral = inputs.blocks, inputs.spectral
-        products, cross, constant, y_mean = self._products(blocks, spectral, out)
+        spectral = inputs.spectral
+        products, cross, constant, y_mean = self._products(inputs, out)
         total = float((spectral.norms**2).sum())
         if self.parameters.fit_intercept:
-            total -= blocks.n_samples * float(y_mean @ y_mean)
+            total -= self.shape.n_samples * float(y_mean @ y_mean)
         path = TargetPath(products, self.n_selected, cross)
         coef = path.coefficients(cross) / spectral.norms
         n_targets, n_picks = len(spectral.eigenvalues), len(path.order)
@@ -189,9 +189,9 @@ class ForwardOnGram(Forward):
         return StageCost((gram_step(self.shape, self.n_targets), path))
 
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
+        self, inputs: Inputs, out: Scratch
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
-        matrix, cross, constant, y_mean = self._gram(blocks, spectral, kept)
+        matrix, cross, constant, y_mean = self._gram(inputs, out)
         return GramProducts(matrix), cross, constant, y_mean
 
 
@@ -236,26 +236,20 @@ class ForwardOnColumns(Forward):
         needed += 0 if shape.n_entries is None else 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
         usual = 2 + -(-self.n_selected // columns)
+        seconds = _seconds_of_columns(shape, columns) * usual / self.n_selected
+        fetching = pass_over(shape, what, times=self.n_selected)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
-            Step(
-                what,
-                needed,
-                shape.n_blocks,
-                1,
-                shape.n_chunks,
-                self.n_selected,
-                seconds=_seconds_of_columns(shape, columns) * usual / self.n_selected,
-            ),  # fmt: skip
+            replace(fetching, task_bytes=needed, seconds=seconds),
             self._on_client(what, columns),
         )
         return StageCost(steps, at_most=True)
 
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
+        self, inputs: Inputs, out: Scratch
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
-        centered = self.parameters.fit_intercept
-        first = cross_pass(blocks, centered, None, spectral.embedding_ref)
+        blocks, centered = inputs.blocks, self.parameters.fit_intercept
+        first = cross_pass(blocks, centered, None, inputs.spectral.embedding_ref)
         constant = first.squares == 0
         norms = first.squares if centered else first.squares + first.count * first.mean**2
         norms = np.where(constant, 0.0, norms)
@@ -280,18 +274,12 @@ class ForwardOnRows(ForwardOnColumns):
         beside = 8 * d * K + side_bytes(shape, K)
         # Of few rows, each pick has a vector with a value for each row.
         n = shape.n_samples if shape.n_samples < d else 0
-        held = self.needed_bytes(shape) + 8 * n * min(self.n_selected, d)
+        entries, seconds = self.needed_bytes(shape), _seconds_of_columns(shape, self.n_selected)
+        held = entries + 8 * n * min(self.n_selected, d)
+        read = Step("all entries", entries, 1, 1, shape.n_chunks, by_client=True, seconds=seconds)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
-            Step(
-                "all entries",
-                self.needed_bytes(shape),
-                1,
-                1,
-                shape.n_chunks,
-                by_client=True,
-                seconds=_seconds_of_columns(shape, self.n_selected),
-            ),  # fmt: skip
+            read,
             self._on_client(f"{shape.n_entries:,} entries", held // (8 * d)),
         )
         return StageCost(steps)
@@ -360,9 +348,7 @@ class Paths(Regression):
     """
 
     @abstractmethod
-    def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> LassoPaths:
+    def _paths(self, inputs: Inputs, out: Scratch) -> LassoPaths:
         """Return the paths of all targets."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -372,18 +358,10 @@ class Paths(Regression):
                 f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours, with "
                 "the cube of their number. Set regression to 'omp', which ranks as many in seconds."
             )
-        add_rows(inputs)
-        return self.score(inputs.blocks, inputs.spectral, out)
-
-    def score(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None = None
-    ) -> FeatureScores:
-        """Return the scores of opened data with these eigenvectors."""
-        n_features = self.shape.n_features
-        paths = self._paths(blocks, spectral, kept)
+        spectral, paths = inputs.spectral, self._paths(inputs, out)
         last, stops = paths.last, paths.stops
         if self.parameters.fit_intercept:  # which explains the means of the vectors
-            left = 1.0 - blocks.n_samples * (paths.y_mean / spectral.norms) ** 2
+            left = 1.0 - self.shape.n_samples * (paths.y_mean / spectral.norms) ** 2
             last = [_of_variance(vector, of) for vector, of in zip(last, left, strict=True)]
             stops = [
                 [_of_variance(vector, of) for vector in vectors]
@@ -394,7 +372,7 @@ class Paths(Regression):
             _scores(last, scale, self.shape),
             constant=paths.constant,
             supports=_supports(stops, scale, self.shape, paths.constant),
-            coef=_as_rows(last, n_features),
+            coef=_as_rows(last, self.shape.n_features),
             n_active=np.array([len(indices) for indices, _, _ in last]),
             explained=np.array([explained for _, _, explained in last]),
             **about_eigenvectors(spectral),
@@ -420,20 +398,13 @@ class FullGram(Paths):
         paths = Step(what, needed, K, 0, 2 * K, seconds=seconds)
         return StageCost((gram_step(self.shape, K, "the regressions' Gram matrix"), paths))
 
-    def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> LassoPaths:
-        matrix, xty, constant, y_mean = self._gram(blocks, spectral, kept)
-        scratch = blocks.scratch
-        shared = (
-            scratch.put(scratch.unique("gram"), matrix),
-            scratch.put(scratch.unique("xty"), xty / spectral.norms),
-        )
+    def _paths(self, inputs: Inputs, out: Scratch) -> LassoPaths:
+        matrix, xty, constant, y_mean = self._gram(inputs, out)
+        spectral, m = inputs.spectral, self.n_selected
         targets = range(len(spectral.eigenvalues))
-        paths = run_tasks(
-            lars_task, targets, *shared, self.n_selected, label="paths", unit="eigenvectors"
-        )
-        scratch.remove(*shared)
+        with inputs.blocks.scratch.temporary("paths") as folder:
+            shared = folder.put("gram", matrix), folder.put("xty", xty / spectral.norms)
+            paths = run_tasks(lars_task, targets, *shared, m, label="paths", unit="eigenvectors")
         last, stops = map(list, zip(*paths, strict=True))
         return LassoPaths(last, stops, constant, y_mean)
 
@@ -447,10 +418,8 @@ class ScreenedColumns(Paths):
         stored = columns_bytes(self.shape, self.n_targets, self.n_selected)
         return StageCost(steps, stored, at_most=True)
 
-    def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
-    ) -> LassoPaths:
-        return wide_paths(blocks, spectral, self.selection)
+    def _paths(self, inputs: Inputs, out: Scratch) -> LassoPaths:
+        return wide_paths(inputs.blocks, inputs.spectral, self.selection)
 
 
 def _of_variance(vector: SparseVector, variance: float) -> SparseVector:

@@ -136,7 +136,7 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
     MemoryLimitError
         If the columns of the candidates do not fit a worker.
     """
-    scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
+    n_targets = len(spectral.eigenvalues)
     n_nonzero, memory_limit = selection.n_features_to_select, selection.memory_limit
     fit_intercept = selection.parameters.fit_intercept
     room = wide_room(blocks.layout, n_targets, memory_limit)
@@ -146,19 +146,18 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
     squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
     usable = (squares > _CONSTANT * squares.max(initial=0.0)) & (first.squares > 0)
     xty[~usable] = 0.0
-    shared = scratch.put(scratch.unique("xty"), xty)
     columns: list[tuple[np.ndarray, ArrayRef]] = []
     screened: list[int] = []
     n_first = max(1, min(_FIRST * n_nonzero, most // n_targets))
     fresh = _first_candidates(np.abs(xty), usable, n_first)
-    try:
+    with blocks.scratch.temporary("paths") as folder:
+        shared = folder.put("xty", xty)
         while True:
             _check_room(len(fresh) + sum(screened[-1:]), most, blocks, memory_limit)
             for begin in range(0, len(fresh), room):
-                group = fresh[begin : begin + room]
-                part = cross_pass(blocks, fit_intercept, group, None)
-                columns.append((group, scratch.put(scratch.unique("columns"), part.cross.T)))
-                del part
+                group, name = fresh[begin : begin + room], folder.unique("columns")
+                products = folder.put(name, cross_pass(blocks, fit_intercept, group, None).cross.T)
+                columns.append((group, products))
             screened.append(sum(len(group) for group, _ in columns))
             paths = run_tasks(
                 path_task, range(n_targets), columns, shared, usable, n_nonzero,
@@ -167,8 +166,6 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
             fresh = np.unique(np.concatenate([path.violators for path in paths]))
             if not len(fresh):
                 break
-    finally:
-        scratch.remove(shared, *(ref for _, ref in columns))
     # Of each target, the most by which a correlation exceeds lambda at any knot, as a share of the
     # largest correlation at the start: rounding, since larger ones made their features candidates.
     violations = np.array([path.violation for path in paths])
@@ -213,27 +210,15 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
     needed += side_bytes(shape, columns)
     what = f"Gram columns of {columns:,} of {d:,} features"
     rate = product_seconds if shape.n_entries is None else loop_seconds
-    products = rate(shape.n_values, columns)
-    return (
-        pass_over(
-            shape,
-            "products of a block with the eigenvectors",
-            8 * d * n_targets + side_bytes(shape, n_targets),
-        ),
-        replace(
-            pass_over(shape, what, times=4 * -(-candidates // max(1, columns)), seconds=products),
-            task_bytes=needed,
-        ),
-        Step(
-            f"a path on {candidates:,} of {d:,} features",
-            _check_bytes(shape, columns, n_nonzero) + 8 * candidates**2,
-            n_targets,
-            0,
-            2 * n_targets,
-            4,
-            seconds=loop_seconds(n_targets, d, n_nonzero, n_nonzero),
-        ),
-    )
+    times, products = 4 * -(-candidates // max(1, columns)), rate(shape.n_values, columns)
+    beside = 8 * d * n_targets + side_bytes(shape, n_targets)
+    first = pass_over(shape, "products of a block with the eigenvectors", beside)
+    fetching = pass_over(shape, what, times=times, seconds=products)
+    what = f"a path on {candidates:,} of {d:,} features"
+    of_path = _check_bytes(shape, columns, n_nonzero) + 8 * candidates**2
+    seconds = loop_seconds(n_targets, d, n_nonzero, n_nonzero)
+    path = Step(what, of_path, n_targets, 0, 2 * n_targets, 4, seconds=seconds)
+    return first, replace(fetching, task_bytes=needed), path
 
 
 def columns_bytes(shape: Shape, n_targets: int, n_nonzero: int) -> int:

@@ -132,11 +132,6 @@ def block_step(
     return after, FactorSums(xtf, after.T @ after, overlap, smoothness(F, SF))
 
 
-def with_sums(xtf: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return ``X'F`` with the sums of F's columns as its last row."""
-    return np.vstack([xtf, sums])
-
-
 def smoothness(F: np.ndarray, SF: np.ndarray) -> float:
     """Return the rows' share of ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
     return float(np.einsum("ij,ij->", F, F - SF))

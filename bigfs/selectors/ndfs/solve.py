@@ -15,7 +15,7 @@ import numpy as np
 from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.runtime.execute import map_reduce
 from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.passes import FactorPasses, row_parts, with_sums
+from bigfs.selectors.ndfs.passes import FactorPasses, row_parts
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.solvers.sparserows import SparseRows
 from bigfs.store.scratch import ArrayRef
@@ -141,9 +141,8 @@ def by_gram(
     products, n = passes.blocks.gram(passes.F), passes.blocks.n_samples
     squares, mean = products.gram.diagonal().copy(), products.mean
     weights = Weights.of(parameters, n, squares, products.xty)
-    xtf = with_sums(
-        products.xty + n * np.multiply.outer(mean, products.y_mean), n * products.y_mean
-    )
+    xtf = products.xty + n * np.multiply.outer(mean, products.y_mean)
+    xtf = np.vstack([xtf, n * products.y_mean])
     constant = squares <= 0
     if has_intercept(parameters):
         solve = GramSolver(products.gram, weights.beta).solve
@@ -188,14 +187,11 @@ def by_cg(passes: FactorPasses, parameters: NDFSParameters) -> tuple[RegressionS
 
     def apply_gram(V: np.ndarray) -> np.ndarray:
         # The mean of the rows' products is the last row, as the intercept is of coefficients.
-        shared = blocks.scratch.put(
-            blocks.scratch.unique("V"), np.vstack([V, -np.einsum("i,ij->j", offset, V)])
-        )
-        try:
+        right = np.vstack([V, -np.einsum("i,ij->j", offset, V)])
+        with blocks.scratch.temporary("right") as folder:
+            shared = folder.put("V", right)
             product = blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")
-            return np.asarray(product[:-1] - np.multiply.outer(offset, product[-1]))
-        finally:
-            blocks.scratch.remove(shared)
+        return np.asarray(product[:-1] - np.multiply.outer(offset, product[-1]))
 
     def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
         start = guess.pop() if guess else np.zeros_like(xtf)
@@ -222,7 +218,7 @@ def _start(passes: FactorPasses, parameters: NDFSParameters) -> tuple[dict[str, 
     if not has_intercept(parameters):
         mean, squares = None, squares + moments.count * moments.mean**2
     about = {"squares": squares, "constant": moments.constant, "weights": weights}
-    return {**about, "mean": mean, "count": moments.count}, with_sums(xtf, sums)
+    return {**about, "mean": mean, "count": moments.count}, np.vstack([xtf, sums])
 
 
 def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:

@@ -51,7 +51,7 @@ from bigfs.selectors.ndfs.passes import (
     squared_sums,
 )
 from bigfs.selectors.ndfs.solve import CG_PASSES, RegressionSolver
-from bigfs.selectors.scoring import start_of
+from bigfs.selectors.scoring import checked_labels, described, start_of
 from bigfs.solvers.l21 import (
     conjugate_gradients_bytes,
     gram_solver_bytes,
@@ -234,29 +234,16 @@ def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
     """
     given = np.asarray(init)
     if given.ndim == 1:
-        is_one_each = given.dtype.kind in "iu" and len(given) == n_samples
-        if not is_one_each or given.min() < 0 or given.max() >= n_clusters:
-            raise InputError(
-                f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one "
-                f"for each row. Got {_described(given)}."
-            )
-        return normalized_indicators(given, np.bincount(given, minlength=n_clusters))
+        labels = checked_labels(given, n_samples, n_clusters)
+        return normalized_indicators(labels, np.bincount(labels, minlength=n_clusters))
     fits = given.shape == (n_samples, n_clusters) and given.dtype.kind in "fiub"
     if not fits or not np.isfinite(given).all() or (given < 0).any():
         raise InputError(
             f"init must be 'spectral', labels of {n_samples} rows or an F of shape "
             f"({n_samples}, {n_clusters}) with finite values of at least 0. "
-            f"Got {_described(given)}."
+            f"Got {described(given)}."
         )
     return given.astype(np.float64)
-
-
-def _described(given: np.ndarray) -> str:
-    """Describe what was given in a few words."""
-    if given.ndim == 0:
-        return repr(given.item())
-    span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
-    return f"{given.dtype} of shape {given.shape}{span if given.size else ''}"
 
 
 def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -321,13 +308,9 @@ def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
     # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
     times = 3 if n <= SAMPLE_ROWS else 2 + MAX_ITER + 1
     by_block = shape.rows * (32 * c + 64) + 16 * MIB
-    return (
-        centers_step(n, c, c, 1),
-        Step(
-            f"{shape.rows:,} rows of the eigenvectors and their clusters",
-            by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times,
-        ),
-    )  # fmt: skip
+    what = f"{shape.rows:,} rows of the eigenvectors and their clusters"
+    labeled = Step(what, by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times)
+    return centers_step(n, c, c, 1), labeled
 
 
 def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: View) -> None:
@@ -595,16 +578,12 @@ class ConjugateGradients(NDFSStrategy):
         d, c = self.shape.n_features, self.n_clusters
         # Two solves in an iteration, and one before the first.
         times = (2 * self.parameters.max_iter + 1) * CG_PASSES
-        product = product_bytes(self.shape, c) + _TILE_BYTES + kernel_bytes(self.shape)
+        beside = product_bytes(self.shape, c) + _TILE_BYTES + kernel_bytes(self.shape)
+        what = "a product with X'X over a block"
+        seconds = product_seconds(2, self.shape.n_values, c)
         return (
             *self._xtf_steps,
-            pass_over(
-                self.shape,
-                "a product with X'X over a block",
-                product,
-                times=times,
-                seconds=product_seconds(2, self.shape.n_values, c),
-            ),  # fmt: skip
+            pass_over(self.shape, what, beside, times=times, seconds=seconds),
             Step(f"vectors of {d:,} x {c}", self._solver_bytes(), by_client=True),
         )
 

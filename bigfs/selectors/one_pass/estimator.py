@@ -176,7 +176,8 @@ class RandomSelection(SeededSelector):
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices of the first draw, best first; constant features come last.
     draws_ : ndarray of shape (n_draws, n_features), int64
-        The ranking of each draw. The first rows do not depend on ``n_draws``.
+        The ranking of each draw. The first rows do not depend on ``n_draws``; ``redundancy``
+        changes the ranking, not the draws.
 
     Notes
     -----

@@ -7,7 +7,7 @@ that sharpen the spectrum.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,7 +16,6 @@ from bigfs.blocks.rowblocks import RowBlocks, gram_step, moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, product_seconds
 from bigfs.core.seeds import rng
-from bigfs.graph import AffinityMatrix
 from bigfs.graph.edges import column_groups, edge_moments, edges_cost
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
@@ -38,6 +37,12 @@ _FEW_VECTORS = 8
 N_MATRICES = 5
 # Matrices of n_samples x n_features alive at once: the rows, the coordinates, two on the way.
 N_ROW_MATRICES = 4
+# Variances that differ by less, relatively, differ by the rounding of float32.
+_SAME_VARIANCE = 1e-5
+_SAME_NOTE = (
+    "All features have the same variance but for rounding, as after preprocess 'standardize': the "
+    "ranking says nothing. Take preprocess 'none', or another method."
+)
 # Returns the largest eigenvalue of G, and its vector, for the present components.
 _Leading: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
@@ -156,11 +161,7 @@ class EdgeScores(Strategy):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""
-        return self.score(inputs.blocks, inputs.affinity)
-
-    def score(self, blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
-        """Return the scores of opened data with this graph."""
-        sums = edge_moments(blocks, W, self.n_groups)
+        sums = edge_moments(inputs.blocks, inputs.affinity, self.n_groups)
         varies = sums.spread > 0
         smooth, spread = sums.smoothness[varies], sums.spread[varies]
         total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
@@ -187,7 +188,11 @@ class Variances(Strategy):
         moments = inputs.blocks.moments(former)
         if inputs.keeps_start:
             store_moments(moments, out)
-        return FeatureScores.from_scores(moments.variance, constant=moments.constant)
+        scores = FeatureScores.from_scores(moments.variance, constant=moments.constant)
+        varying = moments.variance[~moments.constant]
+        if len(varying) > 1 and np.ptp(varying) <= _SAME_VARIANCE * varying.max():
+            return replace(scores, notes=(_SAME_NOTE,))
+        return scores
 
 
 class Draws(Strategy):

@@ -221,10 +221,8 @@ class PicksOnRows(Picks):
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
         shape, d = self.shape, self.shape.n_features
-        seconds = loop_seconds(shape.n_samples, d, _COPY_LOOPS)
-        read = Step(
-            "all rows", rows_bytes(shape), 1, 1, shape.n_chunks, by_client=True, seconds=seconds
-        )
+        needed, seconds = rows_bytes(shape), loop_seconds(shape.n_samples, d, _COPY_LOOPS)
+        read = Step("all rows", needed, 1, 1, shape.n_chunks, by_client=True, seconds=seconds)
         what = f"{shape.n_samples:,} rows x {d:,} features"
         return StageCost((read, self._on_client(what, shape.n_samples)), loads=LOADS)
 

@@ -14,6 +14,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.selectors.base import BaseSelector
 from bigfs.selectors.curves import curves_stage
+from bigfs.selectors.registry import method_of
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Stage
@@ -132,7 +133,13 @@ class StabilitySelection(BaseSelector, kw_only=False):
 
     def _n_wanted(self) -> Any:
         """Return how many features the selector is asked for."""
-        return self.selector.n_features_to_select
+        number, name = self.selector.n_features_to_select, type(self.selector).__name__
+        if number is None and method_of(type(self.selector)).finds_number:
+            raise InputError(
+                f"StabilitySelection: {name} needs n_features_to_select, since the fits would keep "
+                "different numbers of features."
+            )
+        return number
 
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
         """Return the stage of the fits."""
@@ -158,3 +165,5 @@ class StabilitySelection(BaseSelector, kw_only=False):
         self.stable_features_ = sure.stable_features(self.threshold)
         self.bound_ = sure.bound(self.threshold)
         self.sample_size_ = sure.sample_size
+        if "redundant_with" in details:
+            self.redundant_with_ = details["redundant_with"]

@@ -218,18 +218,12 @@ class SampledFits:
         selections = 2 * min(self.largest, int(own)) ** 2 if isfinite(own) else 0
         row_bytes = -(-shape.nbytes // shape.n_samples)
         drawn = draw.n_drawn * (row_bytes + 8) + 8 * n_fits * self.sample_size
+        what, requests = f"a fit on {self.sample_size:,} rows", n_fits * shape.n_blocks
+        seconds, rankings = sum(cost.seconds for cost in costs), n_fits * (d * 24 + 2 * selections)
         steps = (
             pass_over(shape, "a block and the rows drawn of it", places + 8 * MIB),
-            Step(
-                f"a fit on {self.sample_size:,} rows",
-                self.fit_bytes(),
-                n_fits,
-                requests=n_fits * shape.n_blocks,
-                seconds=n_fits * sum(cost.seconds for cost in costs),
-            ),
-            Step(
-                f"the rankings of {n_fits} fits", n_fits * (d * 24 + 2 * selections), by_client=True
-            ),
+            Step(what, self.fit_bytes(), n_fits, requests=requests, seconds=n_fits * seconds),
+            Step(f"the rankings of {n_fits} fits", rankings, by_client=True),
         )
         stored = 8 * d * (n_fits + 4) + n_fits * selections
         cost = StageCost(

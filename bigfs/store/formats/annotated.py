@@ -205,7 +205,9 @@ def member_on_disk(path: Location, name: str) -> Any:
         if node is None:
             held = listed(sorted(tree.find(group) or ()))
             raise InputError(f"{path} has no {name}. It has {held}.")
-        return _checked(open_element(node, tree.place(name), f"{path}::{name}"), group)
+        source = _checked(open_element(node, tree.place(name), f"{path}::{name}"), group)
+        source.index, source.ids = OBS_NAMES, tree.index("obs", source.n_samples)
+        return source
 
 
 def member_of(adata: Any, name: str) -> Any:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.core.errors import CorruptStoreError
 from bigfs.store import csr
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.location import Location, as_location, files_below, zarr_store
@@ -48,7 +47,8 @@ class StoredCSR(RandomAccessSource):
 
     def __init__(self, path: Location, attributes: dict[str, Any], *, strict: bool = True) -> None:
         self.uri, self._path = str(path), str(path.absolute())
-        try:
+        what = f"{path}: the metadata of the store is damaged, it"
+        with decoding(what, "Ingest the source again."):
             about = attributes["csr"]
             self.n_samples, self.n_features = (int(size) for size in about["shape"])
             self.dtype = work_dtype(about["dtype"], self.uri)
@@ -62,10 +62,6 @@ class StoredCSR(RandomAccessSource):
             n_blocks = len(self.stored_entries)
             if self.chunk_rows < 1 or n_blocks != -(-self.n_samples // self.chunk_rows):
                 raise ValueError(f"{n_blocks} blocks for {self.n_samples} rows")
-        except (KeyError, TypeError, ValueError, SyntaxError) as error:
-            raise CorruptStoreError(
-                f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
-            ) from None
         if self.index is not None:
             from bigfs.store.formats.zarr_array import open_rows  # loads zarr
 
@@ -130,19 +126,16 @@ class StoredCSR(RandomAccessSource):
     def _read(self, i: int, part: str) -> np.ndarray:
         import zarr
 
+        from bigfs.store.formats.zarr_stores import checked_store, expect
+
         name = f"X/{i}/{part}"
+        store, _ = checked_store(as_location(self._path) / name, strict=True)
         try:
-            place = as_location(self._path) / name
-            array = zarr.open_array(zarr_store(place, strict=True), mode="r")
-            if array.size and isinstance(place, Path) and not (place / "c/0").is_file():
-                raise FileNotFoundError("c/0")  # it would read as zeros
-            return np.asarray(array[:])
-        except StorageError:
-            raise
-        except (FileNotFoundError, KeyError) as error:
+            array = zarr.open_array(store, mode="r")
+        except FileNotFoundError as error:
             raise CorruptStoreError(f"{self.uri}: {name} is missing ({error}). {_CURE}") from error
-        except OSError as error:
-            raise StorageError(f"{self.uri}: {name} cannot be read: {error}.") from error
+        expect(array)
+        return np.asarray(array[:])
 
     @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]

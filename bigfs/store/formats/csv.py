@@ -12,9 +12,10 @@ import codecs
 import io
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from itertools import islice, pairwise
+from itertools import compress, islice, pairwise
 from typing import IO, Any
 
 from bigfs.core.errors import InputError
@@ -79,7 +80,7 @@ class TextTable(Table):
         self._header, self._note = header, ""
         self._width = _width_of(rows)
         self.named = self._has_names(rows)
-        names = self._names(rows[0]) if self.named else [str(j) for j in range(self._width)]
+        names = self._names(rows) if self.named else [str(j) for j in range(self._width)]
         self._all = names
         self._skip += lines if self.named else 0
         self._first = rows[0]
@@ -170,11 +171,17 @@ class TextTable(Table):
         words = pa.array(self._dialect.missing, pa.string())
         points = pc.replace_substring(texts, self._dialect.decimal, ".")
         numbers = pc.if_else(pc.is_in(texts, words), None, points)
+        distinct = numbers.unique()
+        padded = pc.match_substring_regex(distinct, r"^[+-]?0\d").to_pylist()
         for kind in (pa.int64(), pa.float64()):
             try:
                 cast = numbers.cast(kind)
             except pa.ArrowInvalid:
                 continue
+            values = distinct.cast(kind).to_pylist() if any(padded) else []
+            spelled = Counter(values)
+            if any(spelled[value] > 1 for value in compress(values, padded)):
+                break  # 1 and 01 are two classes
             return self._without_missing(cast)
         return pc.if_else(pc.equal(texts, ""), None, texts)
 
@@ -392,10 +399,13 @@ class TextTable(Table):
         increase = _is_axis(numbers)
         all_increase = all(_is_axis([self._number(c) for c in row]) for row in below)
         if not texts:
-            self._note = "unclear" if increase and not all_increase else "sample"
             there = [number for number in numbers if number is not None and number == number]
             falls = there[:1] > there[-1:]
             self._why = f"is strictly {'de' if falls else 'in'}creasing, and those below it are not"
+            is_unclear = increase and not all_increase
+            if not is_unclear and self._are_places(first, columns):
+                is_unclear, self._why = True, "has whole numbers, and those below it fractions"
+            self._note = "unclear" if is_unclear else "sample"
             return False
         if all(first[j] in columns[j] for j in texts):  # values that come again
             self._note = "sample"
@@ -408,11 +418,20 @@ class TextTable(Table):
             self._note, self._why = "unclear", "holds texts and numbers, as those below it do"
         return True
 
-    def _names(self, first: list[str]) -> list[str]:
+    def _are_places(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
+        """Say whether the first line may number columns, as an export of columns by rank does."""
+        below = [cell.strip() for column in columns for cell in column if cell.strip()]
+        are_whole = all(cell.strip().isdecimal() for cell in first)
+        is_own = are_whole and len({*first}) == len(first) > 1
+        return is_own and bool(below) and not any(cell.lstrip("-").isdecimal() for cell in below)
+
+    def _names(self, rows: list[list[str]]) -> list[str]:
         """Return the names of the columns in the first line."""
-        names = [cell.strip() for cell in first]
+        names, below = [cell.strip() for cell in rows[0]], rows[1:]
         if len(names) == self._width + 1 and not names[-1]:
             names.pop()
+        if len(names) == self._width - 1 and not any(row[-1].strip() for row in below):
+            names.append("")  # the lines below end with a delimiter
         if len(names) == self._width - 1:  # R leaves out what is above the names of rows
             names, self.row_ids, self.index = [UNNAMED, *names], (UNNAMED,), UNNAMED
         names[0] = names[0] or UNNAMED

@@ -136,8 +136,9 @@ class CubeSource(Source):
         self.grid = {"dims": [dims[i] for i in self._others], "shape": self._sizes}
         self.feature_names = as_names(names, self.n_features)
         self._no_data, self._decode = no_data, decode
-        decoded = self._stored if decode is None else decode(np.zeros((1, 1), self._stored)).dtype
-        self.dtype = work_dtype(decoded, uri)
+        of_one = np.zeros((1, 1), self._stored)
+        self._value_type = of_one.dtype if decode is None else decode(of_one).dtype
+        self.dtype = work_dtype(self._value_type, uri)
         self._plan()
         self.starts_quickly = not self._thick
         # What is put in order by way of a file is not decoded at the same time.
@@ -180,6 +181,11 @@ class CubeSource(Source):
         )
         chunk = math.prod(chunks) * self._stored.itemsize
         self._decoded_bytes = min(_DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values, which those of a file with a scale are not stored in."""
+        return self._value_type
 
     @property
     def is_plain(self) -> bool:

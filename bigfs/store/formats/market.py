@@ -79,29 +79,29 @@ class _Text:
         with open_text(self.path) as file:
             _header(file)
             for piece in whole_lines(file, _PIECE_BYTES, self.path):
-                if not (lines := piece.strip(b"\r\n\t ")):
+                if piece.isspace():
                     continue
                 what = f"{self.path}: a line is not a row, a column and a value"
                 # scipy reads past the end of its memory where another byte ends a number.
-                if lines.translate(None, _NUMBERS):
+                if piece.translate(None, _NUMBERS):
                     raise InputError(f"{what}. Write it again.")
                 try:
-                    read = self._read(lines)
+                    read = self._read(piece)
                 except (ValueError, OverflowError):
                     # Without empty lines, which are looked for late: that takes as long as reading.
                     with refusing(what, ValueError, OverflowError):
-                        read = self._read(re.sub(rb"\n\s*\n", b"\n", lines))
+                        read = self._read(re.sub(rb"\n\s*\n", b"\n", piece.strip()) + b"\n")
                 yield read
 
     def _read(self, lines: bytes) -> Any:
         """Return what scipy reads of some lines; an empty one is an error."""
         from scipy.io import mmread
 
-        count = lines.count(b"\n") + 1
+        count = int(np.count_nonzero(np.frombuffer(lines, np.uint8) == ord("\n")))
         sizes = (count, 1) if self.form == "array" else (*self.sizes[:2], count)
         header = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}\n"
         header += f"{' '.join(map(str, sizes))}\n"
-        return mmread(io.BytesIO(header.encode() + lines + b"\n"))
+        return mmread(io.BytesIO(header.encode() + lines))
 
     def values(self) -> np.ndarray:
         """Return all values of an array."""
@@ -183,12 +183,12 @@ def open_file(
     if text.form == "array":
         raise InputError(f"{path} is dense, where counts of cells are entries. Write it again.")
     source = MarketSource(text, str(path), by_columns=True)
-    table = _table(features, source.n_features)
+    table = [line.split("\t") for line in _lines(features, source.n_features)]
     columns = [[row[min(i, len(row) - 1)] for row in table] for i in range(3)]
     types = columns[2] if min(map(len, table)) > 2 else None
     barcodes = _first_file(file.parent, [f"{prefix}barcodes.tsv{ending}" for ending in (".gz", "")])
     if barcodes is not None:
-        cells = [row[0] for row in _table(barcodes, source.n_samples)]
+        cells = [line.partition("\t")[0] for line in _lines(barcodes, source.n_samples)]
         source.index, source.ids = "barcode", held_texts(cells)
     return of_types(source, columns[1], columns[0], types, feature_types=feature_types)
 
@@ -222,21 +222,21 @@ def _only_file(folder: Location) -> Location:
     return folder / matrices[0]
 
 
-def _table(path: Location, n_rows: int) -> list[list[str]]:
-    """Return the cells of a text with one line for each feature or cell."""
+def _lines(path: Location, n_rows: int) -> list[str]:
+    """Return the lines of a text that has one for each feature or cell."""
     with open_text(path) as file:
         content = file.read(METADATA_BYTES + 1)
     if len(content) > METADATA_BYTES:
         raise InputError(f"{path} is too long.")
     try:
-        text = content.decode().removesuffix("\n")
+        text = content.decode().replace("\r\n", "\n").removesuffix("\n")
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
         raise InputError(
             f"{path}: line {line} is not a readable text: its bytes "
             f"{content[error.start : error.end]!r} are no UTF-8. Write it again as UTF-8."
         ) from None
-    table = [line.removesuffix("\r").split("\t") for line in text.split("\n")] if text else []
-    if len(table) != n_rows:
-        raise InputError(f"{path} has {len(table):,} lines for {n_rows:,} features or cells.")
-    return table
+    lines = text.split("\n") if text else []
+    if len(lines) != n_rows:
+        raise InputError(f"{path} has {len(lines):,} lines for {n_rows:,} features or cells.")
+    return lines

@@ -66,7 +66,8 @@ class _Element:
 
     def content(self, uri: str) -> np.dtype | None:
         """Return the type that values are stored in, not that of the variable; None if sparse."""
-        try:
+        what = f"{uri} is damaged, or holds no numbers"
+        with refusing(what, struct.error, KeyError, zlib.error):
             content = next(self._pieces(), b"")[8 if self._packed else 0 :]
             flags = struct.unpack(f"{self._order}I", content[8:12])[0]
             if flags & _COMPLEX:
@@ -78,8 +79,6 @@ class _Element:
                 content = content[self._length(content) :]
             kind = self._tag(content[:8])[0]
             return np.dtype(self._order + _STORED[kind & 0xFFFF])
-        except (struct.error, KeyError, zlib.error):
-            raise InputError(f"{uri} is damaged, or holds no numbers. Write it again.") from None
 
     def check_size(self, most: int, uri: str) -> int:
         """Return the bytes that are there once unpacked, or raise InputError beyond so many."""

@@ -23,7 +23,7 @@ from bigfs.store import csr
 from bigfs.store.formats.cube import CubeSource, Place
 from bigfs.store.location import METADATA_BYTES
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import CSRLayout, RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.source import CSRLayout, RandomAccessSource, Source
 from bigfs.store.values import HEAD_ROWS, are_counts, as_floats, check_exact, decoding
 
 PARTS = ("data", "indices", "indptr")
@@ -174,13 +174,10 @@ class _Parts(_SomeFeatures):
             sizes = tuple(int(size) for size in np.asarray(shape).tolist())
         except (TypeError, ValueError):
             raise self.damaged(f"its shape is {shape!r}") from None
-        check_shape(sizes, uri)
-        self.n_samples, self.n_features = sizes
-        n_pointers = sizes[by_columns] + 1
         with decoding(uri), place() as parts:
             data, indices, indptr = (parts[name] for name in PARTS)
-            self._stored = np.dtype(data.dtype)
-            self.dtype = work_dtype(data.dtype, uri)
+            self.set_matrix(uri, sizes, data.dtype)
+            n_pointers = sizes[by_columns] + 1
             if indptr.shape != (n_pointers,) or data.shape != indices.shape or data.shape[1:]:
                 raise self.damaged(
                     f"data, indices and indptr have shapes {data.shape}, {indices.shape}, "
@@ -302,9 +299,8 @@ class ByBands(_SomeFeatures):
         """As the entries are counted; before that, as if rows had about as many each."""
         if self._rows is not None:
             return csr.csr_layout(self._rows, self.dtype.itemsize)
-        mean = self.n_entries / self.n_samples
-        rows = min(self.n_samples, csr.rows_for(mean, self.dtype.itemsize))
-        return CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
+        mean, sizes = self.n_entries / self.n_samples, (self.n_samples, self.n_entries)
+        return csr.expected_layout(mean, *sizes, self.dtype.itemsize)
 
     def begin(self) -> None:
         """Count the entries of every row."""

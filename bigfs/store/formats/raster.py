@@ -42,8 +42,14 @@ class _Picture:
     def __init__(self, file: Any, no_data: float | None) -> None:
         self._file, self.shape = file, (file.count, file.height, file.width)
         self._no_data = no_data
-        stored = np.result_type(*file.dtypes)
-        self.dtype = work_dtype(stored, file.name)
+        # numpy has no complex numbers of integers; complex ones are refused anyway.
+        stored = np.result_type(*("c8" if "complex" in kind else kind for kind in file.dtypes))
+        masks = {flag for flags in file.mask_flag_enums for flag in flags}
+        scaled = {*file.scales} != {1} or {*file.offsets} != {0}
+        # Every pixel has a value, of the type that is stored; 64 bits may be too many for a float.
+        self._is_plain = stored.kind in "iu" and stored.itemsize < 8 and no_data is None
+        self._is_plain &= not scaled and {flag.name for flag in masks} == {"all_valid"}
+        self.dtype = stored if self._is_plain else work_dtype(stored, file.name)
         height, width = file.block_shapes[0]
         bands = file.count if file.interleaving and file.interleaving.name == "pixel" else 1
         self.chunks = (bands, height, width)
@@ -54,6 +60,8 @@ class _Picture:
         bands, lines, pixels = key
         window = Window.from_slices(lines, pixels)
         indexes = list(range(bands.start + 1, bands.stop + 1))
+        if self._is_plain:
+            return np.asarray(self._file.read(indexes, window=window), self.dtype)
         values = self._file.read(indexes, window=window, masked=True)
         if self._no_data is not None:
             values = np.ma.masked_where(values.data == self._no_data, values, copy=False)
@@ -112,10 +120,10 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     uri = str(path)
     with opened(path) as file:
         names = _names(file)
-        grid = {
-            "crs": file.crs.to_wkt() if file.crs else None,
-            "transform": list(file.transform)[:6],
-        }
+        points, crs = file.gcps if file.gcps[0] else ([], file.crs)
+        grid = {"crs": crs.to_wkt() if crs else None, "transform": list(file.transform)[:6]}
+        if points:  # in place of a transform
+            grid["points"] = [[p.row, p.col, p.x, p.y, p.z or 0.0] for p in points]
         place = partial(_open_bands, path.absolute(), cube.pop("no_data", None))
         cube = {"features": "band", **cube}
         of_bands = names if cube["features"] in ("band", 0) else None
@@ -202,11 +210,13 @@ def write_map(
     wider = {"bool": "uint8", "int8": "int16", "float16": "float32"}
     dtype = np.dtype(wider.get(dtype.name, dtype))
     step = max(1, _LINES_BYTES // (width * len(names) * dtype.itemsize))
+    points = [rasterio.control.GroundControlPoint(*point) for point in grid.get("points", ())]
+    transform = rasterio.Affine(*grid["transform"])
+    on_map = {"crs": grid["crs"], **({"gcps": points} if points else {"transform": transform})}
     with tempfile.NamedTemporaryFile(suffix=".tif") as place:
         with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), rasterio.open(
             place.name, "w", driver="GTiff", height=height, width=width, count=len(names),
-            dtype=dtype, crs=grid["crs"], transform=rasterio.Affine(*grid["transform"]),
-            nodata=missing, compress="deflate", BIGTIFF="IF_SAFER",
+            dtype=dtype, nodata=missing, compress="deflate", BIGTIFF="IF_SAFER", **on_map,
         ) as picture:  # fmt: skip
             for band, name in enumerate(names, 1):
                 picture.set_band_description(band, name)

@@ -17,7 +17,7 @@ from bigfs.store.csr import as_block, rows_for
 from bigfs.store.formats.parts import in_blocks
 from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import Location
-from bigfs.store.source import CSRLayout, Source, check_no_variable, check_shape
+from bigfs.store.source import CSRLayout, Source, check_no_variable
 from bigfs.store.values import refusing
 
 _FAULTS = (ValueError, OverflowError, TypeError, IndexError, MemoryError)
@@ -31,8 +31,7 @@ class SvmlightSource(Source):
     sparse = True
 
     def __init__(self, path: Location) -> None:
-        self.uri, self._path = str(path), path.absolute()
-        self.dtype = np.dtype(np.float64)
+        self._path = path.absolute()
         first, last, n_rows, self._n_entries, self._largest_row = 2**31, -1, 0, 0, 0
         for X, _ in _pieces(path):
             n_rows += X.shape[0]
@@ -42,8 +41,7 @@ class SvmlightSource(Source):
                 self._largest_row = max(self._largest_row, int(np.diff(X.indptr).max()))
         # As scikit-learn does: from 1, unless a feature is 0.
         self._first = min(int(first), 1)
-        self.n_samples, self.n_features = n_rows, int(last) + 1 - self._first
-        check_shape((n_rows, max(0, self.n_features)), self.uri)
+        self.set_matrix(str(path), (n_rows, max(0, int(last) + 1 - self._first)), np.float64)
         self.held_bytes = 12 * _PIECE_BYTES
 
     @property
@@ -60,13 +58,10 @@ class SvmlightSource(Source):
 
         for X, _ in _pieces(self._path):
             entries = (X.data, X.indices - self._first, X.indptr)
-            try:
+            what = f"{self.uri} has changed since it was opened"
+            with refusing(what, ValueError, cure="Run again."):
                 block = csr_array(entries, shape=(X.shape[0], self.n_features))
                 block.check_format(full_check=True)
-            except ValueError:
-                raise InputError(
-                    f"{self.uri} has changed since it was opened. Run again."
-                ) from None
             yield from in_blocks(as_block(block, self.dtype), rows)
 
 

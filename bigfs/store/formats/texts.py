@@ -40,6 +40,7 @@ _CANDIDATES = (";", "\t", "|", ",", BLANKS)
 _LOOKED_AT_LINES = 100
 # Words for a missing value that are proposed, at most.
 _WORDS_PROPOSED = 7
+_NOT_AVAILABLE = re.compile(r"#(n/a|na\b)", re.IGNORECASE)
 _FILL = re.compile(r"-9{2,5}(\.0*)?")
 _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
@@ -129,10 +130,9 @@ def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
     values["na_values"] = tuple(str(word) for word in words)
     chosen = Dialect(**values)
     marks = [chosen.delimiter, chosen.comment or "#"]
-    try:
-        "".encode(chosen.encoding)
-    except (LookupError, UnicodeError):  # none, or one of bytes, such as hex
-        raise InputError(f"csv: there is no encoding {chosen.encoding!r}. Try latin-1.") from None
+    what = f"csv: there is no encoding {chosen.encoding!r}"
+    with refusing(what, LookupError, UnicodeError, cure="Try latin-1."):
+        "".encode(chosen.encoding)  # which fails too for one of bytes, such as hex
     if any(not isinstance(c, str) or len(c) != 1 or c in '\r\n"' or not c.isascii() for c in marks):
         raise InputError(
             f"csv: delimiter and comment are one character each. Got {marks!r} ({uri})."
@@ -192,10 +192,10 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
     lines = lines[:-1] if len(lines) > _LOOKED_AT_LINES else lines
     for mark in "#%":
         # A single one in front may hold the names, as NumPy's savetxt writes them.
-        marked = [i for i, line in enumerate(lines) if line.startswith(mark)]
+        marked = [i for i, line in enumerate(lines) if _is_marked(line, mark)]
         if len(marked) > 1 or marked and marked != [0]:
             settings["comment"] = mark
-            lines = [line for line in lines if not line.startswith(mark)]
+            lines = [line for line in lines if not _is_marked(line, mark)]
     delimiter, skipped, rows = _best_delimiter(lines, default.delimiter)
     if not rows:
         return {}
@@ -207,6 +207,11 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
     settings["decimal"] = "," if delimiter != "," and commas > points else "."
     settings["na_values"] = _missing_words(rows[1:], settings["decimal"])
     return {key: v for key, v in settings.items() if v and v != getattr(default, key)}
+
+
+def _is_marked(line: str, mark: str) -> bool:
+    """Say whether a line begins with a mark that is not of the missing value #N/A."""
+    return line.startswith(mark) and not _NOT_AVAILABLE.match(line)
 
 
 def encoding_of(begin: bytes) -> str:

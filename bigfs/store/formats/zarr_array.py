@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
 
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.paths import SOURCE
 from bigfs.core.threads import ignoring_warnings
 from bigfs.core.units import format_bytes
@@ -36,7 +38,7 @@ from bigfs.store.source import (
     choose_member,
     no_column,
 )
-from bigfs.store.values import refusing
+from bigfs.store.values import refusing, storing
 
 logger = logging.getLogger("bigfs")
 # The largest band of whole chunks that is decoded at once.
@@ -94,8 +96,6 @@ def open_zarr(
 
     ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
-    import zarr
-
     uri = uri or str(node.store_path).removeprefix("file://")
     if isinstance(node, zarr.Array):
         check_no_variable(uri, variable)
@@ -232,8 +232,6 @@ def open_node(path: Location) -> Any:
     InputError
         If there is none, or its metadata are damaged.
     """
-    import zarr
-
     store, inside = zarr_stores.checked_store(path)
     with refusing(f"{path} is a damaged zarr folder", Exception):
         if not inside and isinstance(store, zarr.storage.ZipStore):
@@ -277,11 +275,8 @@ class ZarrSource(ArrayByRows):
     _cure = "Ingest the source again, then run 'bigfs inspect --verify'."
 
     def __init__(self, array: Any, uri: str, member: str, attributes: dict[str, Any]) -> None:
-        import zarr
-
-        stored = _numpy_dtype(array, uri)
         super().__init__(partial(open_here, array), uri)
-        self._stored = _named_dtype(attributes.get("stored_dtype")) or stored
+        self._stored = _named_dtype(attributes.get("stored_dtype")) or self._stored
         zarr_stores.expect(array)
         names = attributes.get("feature_names")
         if names is not None and not isinstance(names, list):
@@ -339,8 +334,6 @@ class ZarrSource(ArrayByRows):
 
     def _stored_rows(self, array: Any, start: int, stop: int) -> np.ndarray:
         """Return rows as they are stored; a limited number of chunks is read at a time."""
-        from zarr.core.buffer import default_buffer_prototype
-
         wrap = default_buffer_prototype().nd_buffer.from_numpy_array
         chunk, grid = int(array.chunks[0]), zarr_stores.chunk_grid(array)
         band = max(1, chunk * array.shape[1] * array.dtype.itemsize)
@@ -370,13 +363,6 @@ def _named_dtype(name: Any) -> np.dtype | None:
     return dtype if dtype is not None and dtype.kind in "fiub" else None
 
 
-def _numpy_dtype(array: Any, uri: str) -> np.dtype:
-    try:
-        return np.dtype(array.dtype)
-    except TypeError:
-        raise InputError(f"{uri}: values must be real numbers. Got {array.dtype}.") from None
-
-
 def _stamp(folder: Location) -> tuple[int, int] | str | None:
     """Return time and number of the file of metadata: another array at the path has others."""
     archive = zarr_stores.zip_of(folder)
@@ -391,25 +377,15 @@ def _stamp(folder: Location) -> tuple[int, int] | str | None:
 @lru_cache(maxsize=16)
 def _array_at(path: str, stamp: tuple[int, int] | str | None, strict: bool) -> Any:
     """Open an array once per process; the stamp tells arrays at the same path apart."""
-    import zarr
-
-    try:
+    with storing(f"{path} cannot be opened by this process", "Every worker needs the path."):
         store, inside = zarr_stores.checked_store(as_location(path), strict)
         array = zarr.open_array(store, path=inside, mode="r")
         zarr_stores.expect(array)
         return array
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be opened by this process: {error}. Every worker needs the path."
-        ) from error
 
 
 def folder_of(node: Any) -> Location | None:
     """Return where an array or group is, so that a task can open it; None if only here."""
-    import zarr
-
     store = node.store_path.store
     place: Location
     # Another class of store is somebody's own.

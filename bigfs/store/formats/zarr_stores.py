@@ -130,11 +130,6 @@ class ZarrObjects(Store):
         self._check_writable()
         (self.path / key).unlink()
 
-    async def delete_dir(self, prefix: str) -> None:
-        """Remove all objects below a key."""
-        self._check_writable()
-        self._below(prefix).remove_below()
-
     def list(self) -> AsyncIterator[str]:
         """Return all keys."""
         return self.list_prefix("")
@@ -197,8 +192,8 @@ class KeptFiles(LocalStore):
         return self._checked(key, super().get_sync(key, **options))
 
     def _checked(self, key: str, content: Buffer | None) -> Buffer | None:
-        if content is None and key.startswith("c/"):
-            chunk = key.split("/")[1]
+        if content is None and key.startswith("c."):
+            chunk = key.split(".")[1]
             raise StorageError(
                 f"{self.root}: chunk {chunk} is missing. Run again: the stage that writes it has "
                 "not finished, or its files were removed."

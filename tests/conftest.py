@@ -31,22 +31,61 @@ for _number, _handler in (
 
 
 # The second tier, which .ci/run runs after the README's command: tests that need workers, a server,
-# data sets of their own, processes or compilations, and the batteries over all estimators and all
-# bad inputs. So do tests marked `cluster` or `data` and those that use a bucket, in any file.
+# data sets of their own, processes or compilations, the batteries over all estimators and all bad
+# inputs, and files of many whole runs. So do tests marked `cluster` or `data` and those that use a
+# bucket, in any file.
 SECOND_TIER = (
     "bench",
+    "blocks/test_scales.py",
     "cluster",
     "deploy",
+    "evaluate/test_protocols.py",
+    "evaluate/test_selection.py",
+    "graph/test_partition.py",
+    "graph/test_representation.py",
     "memory",
+    "pipeline/test_chance.py",
+    "pipeline/test_compare.py",
+    "pipeline/test_diff.py",
+    "pipeline/test_paper.py",
+    "pipeline/test_stale.py",
+    "pipeline/test_update.py",
+    "report/test_report.py",
+    "selectors/test_clusters.py",
+    "selectors/test_redundancy.py",
+    "selectors/test_stability.py",
     "spectral/test_block.py",
+    "spectral/test_chebyshev.py",
+    "spectral/test_coarse.py",
+    "store/test_anndata_runs.py",
+    "store/test_changed.py",
+    "store/test_columns.py",
     "store/test_conformance.py",
+    "store/test_healing.py",
+    "store/test_hostile.py",
+    "store/test_labels.py",
+    "store/test_ownership.py",
+    "store/test_records_read.py",
+    "store/test_rows.py",
     "store/test_s3_inputs.py",
     "store/test_s3_places.py",
     "store/test_s3_runs.py",
+    "test_absent.py",
     "test_bad_inputs.py",
     "test_estimators.py",
     "test_held_objects.py",
 )
+# Of these the first tier takes every k-th case, and the second one all others.
+FIRST_CASES = {
+    "plan/test_strategies.py::test_the_planned_strategy_runs_with_at_most_the_planned_passes": 6,
+    "selectors/test_lfs.py::test_equals_the_dense_reference": 3,
+    "selectors/test_m3fs.py::test_passes_are_at_most_those_of_the_cost": 3,
+    "selectors/test_m3fs.py::test_the_result_solves_the_dense_problem": 3,
+    "selectors/test_ndfs.py::test_the_safe_objective_never_rises": 2,
+    "spectral/test_eigsh.py::test_equals_a_dense_solver": 3,
+    "store/test_csr.py::test_every_form_becomes_the_same_store": 4,
+    "test_cli.py::test_a_setting_that_names_a_column_works_as_it_is_printed": 3,
+}
 
 # Tests with many cases of a kind: the second tier takes every k-th of these, from the first on, and
 # a run by hand (`-m slow`) all others. Tests of kills, ownership and memory are never among them.
@@ -76,14 +115,14 @@ SAMPLED = {
 }
 
 
-def _is_left_out(item: pytest.Item, seen: Counter[str]) -> bool:
-    """Say whether a case is one that the second tier leaves to the slow one."""
+def _is_left_out(item: pytest.Item, taken: dict[str, int], seen: Counter[str]) -> bool:
+    """Say whether a case is one that its tier leaves to the next one: all but every k-th."""
     file = item.path.relative_to(REPO / "tests").as_posix()
     name = f"{file}::{getattr(item, 'originalname', '')}"
-    if name not in SAMPLED or item.get_closest_marker("slow") is not None:
+    if name not in taken or item.get_closest_marker("slow") is not None:
         return False
     seen[name] += 1
-    return (seen[name] - 1) % SAMPLED[name] != 0
+    return (seen[name] - 1) % taken[name] != 0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,8 +130,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the second tier and of the slow one; single ones carry marks themselves."""
     seen: Counter[str] = Counter()
     for item in items:
-        if _is_left_out(item, seen):
+        if _is_left_out(item, SAMPLED, seen):
             item.add_marker("slow")
+        if _is_left_out(item, FIRST_CASES, seen):
+            item.add_marker("full")
         by_file = item.path.relative_to(REPO / "tests").as_posix().startswith(SECOND_TIER)
         by_marker = any(item.get_closest_marker(name) for name in ("cluster", "data"))
         if by_file or by_marker or "s3_endpoint" in getattr(item, "fixturenames", ()):

@@ -143,16 +143,26 @@ def stack(blocks: list[Any]) -> Any:
 
 
 def whole_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one."""
+    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
+
+    A chunk is valid until the next is asked for: the memory of a dense one is used again.
+    """
     waiting: list[Any] = []
+    buffer: np.ndarray | None = None
     count = 0
     for block in blocks:
         while block.shape[0]:
             room = rows - count
             fits = block.shape[0] <= room  # a slice would be a copy of a CSR block
             part, block = (block, block[:0]) if fits else (block[:room], block[room:])
-            waiting.append(part)
-            count += part.shape[0]
+            start, count = count, count + part.shape[0]
+            if isinstance(part, np.ndarray) and len(part) < rows:
+                # Not kept until the chunk is whole: that would be a second chunk of memory.
+                buffer = np.empty((rows, part.shape[1]), part.dtype) if buffer is None else buffer
+                buffer[start:count] = part
+                waiting = [buffer[:count]]
+            else:
+                waiting.append(part)
             del part
             if count == rows:
                 full = stack(waiting)

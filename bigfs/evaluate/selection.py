@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
+from bigfs.blocks.csr_kernels import compact
 from bigfs.blocks.kernels import as_dense, correlations_of
 from bigfs.blocks.lazy import rows_as_dask
 from bigfs.config import Selection
@@ -21,22 +22,29 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
-from bigfs.core.units import format_bytes, parse_bytes
+from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.evaluate.metrics import (
     count_nearest_errors,
     redundancy,
     redundancy_of,
 )
 from bigfs.evaluate.protocols import (
+    MANY_FEATURES,
     Protocol,
     clustering_scores,
     count_distinct,
     dask_kmeans,
     kmeans_scores,
 )
-from bigfs.graph.representation import gram_serves, principal_rows
+from bigfs.graph.representation import (
+    gram_serves,
+    principal_rows,
+    principal_shape,
+    principal_steps,
+)
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.runtime.scope import inline
 from bigfs.selectors.cross import cross_pass
 from bigfs.selectors.one_pass.strategies import random_numbers
 from bigfs.selectors.redundancy import correlations_among
@@ -44,18 +52,18 @@ from bigfs.solvers.nested import explained_by
 from bigfs.stages.scores import rank
 from bigfs.store.csr import DENSE_LIMIT_BYTES, is_large
 from bigfs.store.labels import check_order, load_labels, name_of
-from bigfs.store.scratch import ArrayRef
+from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
-T = TypeVar("T")
-P = TypeVar("P", Protocol, Protocol | None)
 
 _STRIPS = 4
 # Random selections beside a run's, and rows up to which their nearest neighbors are searched too.
 N_DRAWS, _NEAREST_OF_CHANCE = 10, 20_000
 # Features, evenly spaced, whose correlations stand for those of more.
 CORRELATED = 500
+# Distances of a block of rows, and what k-means allocates whatever the rows.
+JUDGING_BYTES = 64 * MIB
 # A task of `_in_memory`: the number of a repetition of k-means, the first row and one past the last
 # row of a strip of the nearest-neighbor search, or None for what is done once.
 _Measurement = int | tuple[int, int] | None
@@ -95,13 +103,8 @@ def compare_with_all(
     if chance_columns(blocks.layout, len(selected)) is not None:
         few = protocol.nearest_neighbor and blocks.n_samples <= _NEAREST_OF_CHANCE
         chance = replace(protocol, nearest_neighbor=few)
-
-        def judge(columns: RowBlocks, own: Protocol) -> dict[str, float]:
-            return measure_selection(columns, y, None, own, memory_limit)
-
         drawn = random_selections(blocks, len(selected), random_state)
-        with _columns_of(blocks, drawn) as columns:
-            figures["chance"] = _over_draws(columns, chance, judge)
+        figures["chance"] = measure_selections(blocks, y, drawn, chance, memory_limit)
     judged_by = protocol.n_components if protocol.by_components(len(selected)) else None
     used = {name: getattr(protocol, name) for name in ("n_clusters", "n_repetitions", "n_init")}
     return {**figures, "labels": name_of(settings.labels), **used, "n_components": judged_by}
@@ -126,14 +129,14 @@ def can_judge_all(blocks: RowBlocks, protocol: Protocol | None) -> bool:
     return by_components or not (blocks.sparse and is_large(blocks.layout))
 
 
-def chance_columns(shape: Shape, width: int) -> Shape | None:
+def chance_columns(shape: Shape, width: int, n_draws: int = N_DRAWS) -> Shape | None:
     """Return the shape of the columns of all random selections, which are stored by one pass.
 
-    None if these are not judged: all features are selected, or they would be above 2 GiB.
+    None if all features are selected, or the columns would be above 2 GiB.
     """
     if width >= shape.n_features:
         return None
-    columns = dense_columns(shape, N_DRAWS * width)
+    columns = dense_columns(shape, n_draws * width)
     return columns if columns.nbytes <= DENSE_LIMIT_BYTES else None
 
 
@@ -152,6 +155,19 @@ def dense_columns(shape: Shape, width: int) -> Shape:
 def in_memory_bytes(shape: Shape) -> int:
     """Return the bytes to cluster rows in one task: the rows, and the copies of k-means."""
     return 3 * shape.nbytes
+
+
+def draw_bytes(columns: Shape, n_components: int | None, memory_limit: int) -> int:
+    """Return the bytes to judge a random selection, of which the columns are, in one task."""
+    needed, judged = 0, columns
+    if n_components is not None and columns.n_features > MANY_FEATURES:
+        width = min(n_components, columns.n_samples)
+        steps = principal_steps(columns, width, gram_serves(columns, memory_limit))
+        needed = max(step.task_bytes for step in steps if not step.by_client)
+        needed += sum(step.task_bytes for step in steps if step.by_client)
+        needed = max(needed, columns.read_bytes + 24 * columns.rows * CORRELATED)
+        judged = principal_shape(columns, width)
+    return columns.nbytes + max(needed, in_memory_bytes(judged) + JUDGING_BYTES)
 
 
 @single_thread()
@@ -194,7 +210,7 @@ def measure_selection(
     """
     if selected is not None:
         with _columns_of(blocks, [selected]) as [columns]:
-            return measure_selection(columns, y, None, protocol, memory_limit)
+            return measure_selection(_opened(columns, blocks), y, None, protocol, memory_limit)
     if protocol.by_components(blocks.n_features):
         return _by_components(blocks, y, protocol, memory_limit)
     if blocks.sparse and is_large(blocks.layout):
@@ -262,46 +278,83 @@ def measure_selections(
         between with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975
         quantile of Student's distribution with n - 1 degrees of freedom.
     """
-
-    def judge(selected: np.ndarray | None, own: Protocol | None) -> dict[str, float]:
-        if own is None or y is None:
-            return measure_unlabeled(blocks, selected, memory_limit)
-        return measure_selection(blocks, y, selected, own, memory_limit)
-
-    if len(selections) == 1:
-        return judge(selections[0], protocol)
-    return _over_draws(selections, protocol, judge)
+    drawn = [each for each in selections if each is not None]
+    if len(drawn) > 1:
+        return _over_draws(_judged_draws(blocks, y, drawn, protocol, memory_limit))
+    if protocol is None or y is None:
+        return measure_unlabeled(blocks, selections[0], memory_limit)
+    return measure_selection(blocks, y, selections[0], protocol, memory_limit)
 
 
-def _over_draws(
-    draws: Sequence[T], protocol: P, judge: Callable[[T, P], dict[str, float]]
-) -> dict[str, float]:
-    """Return the mean, deviation and interval of ``judge(draw, own)``; see `measure_selections`.
+def _judged_draws(
+    blocks: RowBlocks,
+    y: np.ndarray | None,
+    draws: Sequence[np.ndarray],
+    protocol: Protocol | None,
+    memory_limit: int | str,
+) -> list[dict[str, float]]:
+    """Return the scores of each draw: those that fit a task are judged side by side.
 
     The protocol of a draw has its share of the repetitions, and a seed of its own.
     """
+    if protocol is None or y is None:
+        return _one_by_one(len(draws), lambda i: measure_unlabeled(blocks, draws[i], memory_limit))
+    n, width, limit = len(draws), len(draws[0]), parse_bytes(memory_limit)
+    own = [_share_of(protocol, i, n) for i in range(n)]
+    if chance_columns(blocks.layout, width, n) is None:
+        judge = partial(measure_selection, memory_limit=limit)
+        return _one_by_one(n, lambda i: judge(blocks, y, draws[i], own[i]))
+    with _columns_of(blocks, draws) as columns, blocks.scratch.temporary("classes") as folder:
+        needed = draw_bytes(dense_columns(blocks.layout, width), protocol.n_components, limit)
+        if needed > task_budget(limit):
+            judge = partial(measure_selection, y=y, selected=None, memory_limit=limit)
+            return _one_by_one(n, lambda i: judge(_opened(columns[i], blocks), protocol=own[i]))
+        tasks, labels = list(zip(columns, own, strict=True)), folder.put("labels", y)
+        shared = labels, blocks.rows, limit
+        return run_tasks(_judge_draw, tasks, *shared, label="chance", unit="draws")
+
+
+def _one_by_one(n: int, judge: Callable[[int], dict[str, float]]) -> list[dict[str, float]]:
+    """Judge draws one after another, each with all workers."""
+    judged = []
+    with track("chance", n, "draws") as progress:
+        for draw in range(n):
+            with silenced():
+                judged.append(judge(draw))
+            progress.advance(1)
+    return judged
+
+
+def _share_of(protocol: Protocol, draw: int, n_draws: int) -> Protocol:
+    """Return the protocol of a draw: its share of the repetitions, and a seed of its own."""
+    seed = derive_seed(protocol.random_state, "draw", draw)
+    return replace(protocol, n_repetitions=-(-protocol.n_repetitions // n_draws), random_state=seed)
+
+
+def _judge_draw(
+    draw: tuple[ArrayRef, Protocol], labels: ArrayRef, rows: int, memory_limit: int
+) -> dict[str, float]:
+    """Judge the stored columns of a draw in this thread, and in memory: they are read often."""
+    columns, protocol = draw
+    with inline(), closing(Scratch()) as scratch:
+        X = compact(columns.load())
+        blocks = RowBlocks.from_any(X, scratch=scratch, rows=rows, sparse=True)
+        return measure_selection(blocks, labels.load(), None, protocol, memory_limit)
+
+
+def _over_draws(judged: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean, deviation and interval of scores of draws; see `measure_selections`."""
     from scipy.special import stdtrit
 
-    n, own = len(draws), protocol
-    scores: dict[str, list[float]] = {}
-    with track("chance", n, "draws") as progress:
-        for i, draw in enumerate(draws):
-            if protocol is not None:
-                share, seed = -(-protocol.n_repetitions // n), protocol.random_state
-                seed = derive_seed(seed, "draw", i)
-                own = replace(protocol, n_repetitions=share, random_state=seed)
-            with silenced():
-                judged = judge(draw, own)
-            for name, value in judged.items():
-                if not name.endswith("_std"):
-                    scores.setdefault(name.removesuffix("_mean"), []).append(value)
-            progress.advance(1)
-    summary: dict[str, float] = {}
-    for name, values in scores.items():
+    n, summary = len(judged), dict[str, float]()
+    reached = float(stdtrit(n - 1, 0.975) * np.sqrt(1 + 1 / n))
+    for key in judged[0]:
+        if key.endswith("_std"):
+            continue
+        values, name = [scores[key] for scores in judged], key.removesuffix("_mean")
         mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
-        reach = float(stdtrit(n - 1, 0.975)) * std * float(np.sqrt(1 + 1 / n))
         summary |= {f"{name}_mean": mean, f"{name}_std": std}
-        summary |= {f"{name}_low": mean - reach, f"{name}_high": mean + reach}
+        summary |= {f"{name}_low": mean - reached * std, f"{name}_high": mean + reached * std}
     return summary
 
 
@@ -359,8 +412,8 @@ def _in_memory(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
 @contextmanager
 def _columns_of(
     blocks: RowBlocks, selections: Sequence[np.ndarray]
-) -> Iterator[Sequence[RowBlocks]]:
-    """Store the columns of some selections in one pass, which checks them, and open them."""
+) -> Iterator[Sequence[ArrayRef]]:
+    """Store the columns of some selections in one pass, which checks them."""
     n, dtype, rows, scratch = blocks.n_samples, blocks.dtype, blocks.rows, blocks.scratch
     with scratch.temporary("columns") as folder:
         wanted, stored = [], []
@@ -369,8 +422,13 @@ def _columns_of(
             name, shape = folder.unique("columns"), (n, len(selected))
             stored.append(folder.create(name, shape, dtype, rows))
         blocks.map_blocks(_take_columns, wanted, stored, label="columns")
-        sources: list[Any] = [open_matrix(columns.path) for columns in stored]
-        yield [RowBlocks(source, scratch, rows) for source in sources]
+        yield stored
+
+
+def _opened(columns: ArrayRef, blocks: RowBlocks) -> RowBlocks:
+    """Return stored columns of some blocks as blocks of the same rows."""
+    source: Any = open_matrix(columns.path)
+    return RowBlocks(source, blocks.scratch, blocks.rows)
 
 
 def _take_columns(

@@ -28,6 +28,7 @@ from bigfs.core.units import MIB
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import MANY_FEATURES, Protocol
 from bigfs.graph.representation import gram_serves, principal_shape, principal_steps
+from bigfs.runtime.execute import at_most_at_once
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
@@ -44,8 +45,6 @@ from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import Scratch
 
-# Distances of a block of rows, and what k-means allocates whatever the rows.
-_JUDGING_BYTES = 64 * MIB
 # For the estimate of seconds: what is imported, passes of components and correlations, rounds of
 # k-means, and classes where nothing says how many.
 _LOADING_SECONDS, _PASSES, _LLOYD, _CLUSTERS = 1.5, 5, 8, 10
@@ -130,8 +129,16 @@ def judging_stage(
         "rows": blocks.rows,
     }
 
+    shape = selection.dense_columns(blocks.layout, len(selections[0]))
+    n_components = None if protocol is None else protocol.n_components
+    needed = selection.draw_bytes(shape, n_components, memory_limit)
+    at_once = max(1, task_budget(memory_limit) // needed)
+
     def measure(inputs: Inputs, out: Scratch) -> None:
-        figures = selection.measure_selections(inputs.blocks, y, columns, protocol, memory_limit)
+        with at_most_at_once(at_once):
+            figures = selection.measure_selections(
+                inputs.blocks, y, columns, protocol, memory_limit
+            )
         out.describe(**figures)
 
     return unplanned_stage("evaluation", 4, settings, measure, sparse=True)
@@ -165,6 +172,10 @@ class Evaluation:
             what = "a block and the columns of a random selection"
             # One after another is cut out of a block and written.
             steps += [moments_step(shape), pass_over(shape, what, 2 * columns.block_bytes)]
+            needed = selection.draw_bytes(columns, settings.n_components, self.config.memory_limit)
+            if needed <= task_budget(self.config.memory_limit):
+                draws = selection.N_DRAWS
+                steps.append(Step("columns of a random selection", needed, draws, 0, draws))
         for part in (columns, shape):
             if settings.n_components is not None and part.n_features > MANY_FEATURES:
                 gram = gram_serves(part, self.config.memory_limit)
@@ -180,7 +191,7 @@ class Evaluation:
             if selection.in_memory_bytes(part) <= task_budget(self.config.memory_limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
                 tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor
-                needed = selection.in_memory_bytes(part) + _JUDGING_BYTES
+                needed = selection.in_memory_bytes(part) + selection.JUDGING_BYTES
                 steps.append(Step(what, needed, tasks, passes, tasks, 1))
             else:
                 what = "blocks and their nearest centers"

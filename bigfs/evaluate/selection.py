@@ -278,9 +278,8 @@ def measure_selections(
         between with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975
         quantile of Student's distribution with n - 1 degrees of freedom.
     """
-    drawn = [each for each in selections if each is not None]
-    if len(drawn) > 1:
-        return _over_draws(_judged_draws(blocks, y, drawn, protocol, memory_limit))
+    if len(selections) > 1:
+        return _over_draws(_judged_draws(blocks, y, selections, protocol, memory_limit))
     if protocol is None or y is None:
         return measure_unlabeled(blocks, selections[0], memory_limit)
     return measure_selection(blocks, y, selections[0], protocol, memory_limit)
@@ -289,7 +288,7 @@ def measure_selections(
 def _judged_draws(
     blocks: RowBlocks,
     y: np.ndarray | None,
-    draws: Sequence[np.ndarray],
+    draws: Sequence[np.ndarray | None],
     protocol: Protocol | None,
     memory_limit: int | str,
 ) -> list[dict[str, float]]:
@@ -299,12 +298,13 @@ def _judged_draws(
     """
     if protocol is None or y is None:
         return _one_by_one(len(draws), lambda i: measure_unlabeled(blocks, draws[i], memory_limit))
-    n, width, limit = len(draws), len(draws[0]), parse_bytes(memory_limit)
+    n, limit, drawn = len(draws), parse_bytes(memory_limit), [d for d in draws if d is not None]
+    width = len(drawn[0]) if drawn else blocks.n_features
     own = [_share_of(protocol, i, n) for i in range(n)]
     if chance_columns(blocks.layout, width, n) is None:
         judge = partial(measure_selection, memory_limit=limit)
         return _one_by_one(n, lambda i: judge(blocks, y, draws[i], own[i]))
-    with _columns_of(blocks, draws) as columns, blocks.scratch.temporary("classes") as folder:
+    with _columns_of(blocks, drawn) as columns, blocks.scratch.temporary("classes") as folder:
         needed = draw_bytes(dense_columns(blocks.layout, width), protocol.n_components, limit)
         if needed > task_budget(limit):
             judge = partial(measure_selection, y=y, selected=None, memory_limit=limit)

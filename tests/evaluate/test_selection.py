@@ -15,7 +15,12 @@ from bigfs.config.sections import EvaluateConfig
 from bigfs.core.paths import LabelValues
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import compare_with_all, measure_selection, random_selections
+from bigfs.evaluate.selection import (
+    compare_with_all,
+    measure_selection,
+    measure_selections,
+    random_selections,
+)
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.store.scratch import Scratch
 from tests.selectors._local import selection_of
@@ -164,3 +169,20 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     assert [set(draw) for draw in draws] == [set(draw[:120].tolist()) for draw in drawn]
     raw = compare_with_all(blocks, np.arange(120), settings, config)
     assert raw["all"]["nmi_mean"] < figures["all"]["nmi_mean"], "totals of rows decide"
+
+
+@pytest.mark.parametrize("width", [20, 120, 150])
+def test_draws_are_judged_alike_side_by_side_and_one_after_another(
+    width: int, scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = _counts()
+    blocks = _blocks(X + 5, tmp_path, rows=90)
+    draws = random_selections(blocks, width, 0)[:3]
+    given = [None] * 3 if width == 150 else draws
+    protocol = Protocol(3, 6, n_components=50)
+    beside = measure_selections(blocks, y, given, protocol, "4 GiB")
+    monkeypatch.setattr(selection, "draw_bytes", lambda *_: 2**60)
+    in_turn = measure_selections(blocks, y, given, protocol, "4 GiB")
+    assert beside.keys() == in_turn.keys() and "nmi_low" in beside
+    assert beside == pytest.approx(in_turn, abs=1e-9)
+    assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"

@@ -284,7 +284,9 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
         bigfs.compare(several)
     start = {"method": "lfs", "lfs": {"init": f"{tmp_path}/turned.csv::kind"}, "evaluate": None}
     rows = {"column": f"{tmp_path}/turned.csv::kind", "keep": ["a"]}
-    for others in (start, {"input": {**settings["input"], "rows": rows}}):
+    batches = {"flavor": "deviance", "batch_key": f"{tmp_path}/turned.csv::kind"}
+    genes = {"method": "highly_variable", "highly_variable": batches, "evaluate": None}
+    for others in (start, genes, {"input": {**settings["input"], "rows": rows}}):
         with pytest.raises(InputError, match=message):
             bigfs.run({**settings, **others})
     assert not Path(settings["run"]).exists()

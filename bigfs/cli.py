@@ -44,8 +44,8 @@ _fresh = click.option(
 _quick = click.option(
     "--quick",
     is_flag=True,
-    help="Select the features that fits on small samples agree on; no graph of all rows. Where the "
-    "whole run takes less time, it is done instead.",
+    help="Select the features that fits on small samples agree on; no graph of all rows. Of data "
+    "with fewer rows than the samples have together, the whole run is done instead.",
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 
@@ -251,7 +251,8 @@ def ingest(
         )
     show(report.text(given.missing), kept=True)
     if given.opening["labels"]:
-        show(f"Labels are not stored: name them as evaluate.labels={source}::COLUMN.")
+        named = "FILE::COLUMN, of all rows" if append else f"{source}::COLUMN"
+        show(f"Labels are not stored: name them as evaluate.labels={named}.")
 
 
 @cli.command()
@@ -396,7 +397,9 @@ def report(run: str, output: str | None) -> None:
 @click.option("--m", "n_features_to_select", metavar="M", type=int, help="Number of features.")
 @click.option("--by-rank", is_flag=True, help="Order the columns by rank.")
 @click.option(
-    "--ids", is_flag=True, help="Add the rows' ids (input.index), or their numbers from 0."
+    "--ids",
+    is_flag=True,
+    help="Add the rows' ids (input.index), or their numbers from 0 where no row was left out.",
 )
 @click.option("--annotate", is_flag=True, help="Write all of an AnnData, the result in its var.")
 @click.option("--overwrite", is_flag=True, help="Replace a file, or a store that bigfs wrote.")
@@ -407,8 +410,9 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
 
     The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif of a
     picture. Columns keep the order of the input, their names, and their type where the file says
-    it; where missing values were filled (input.missing), all are floats (bigfs.to_grid puts them
-    on a map). DEST is created when the export is complete.
+    it; where missing values were filled (input.missing), or a picture names a value that is no
+    data, all are floats (bigfs.to_grid puts them on a map). DEST is created when the export is
+    complete.
     Of an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
     (input.rows, drop_rows): then it has the selected columns alone. With --annotate it is a
     copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and bigfs_selected

@@ -187,8 +187,8 @@ class InputConfig(Section):
     index
         Column of a table with the rows' ids, which are kept beside the rows.
     labels
-        Column of a table (or array of the file) with known classes: never a feature. The
-        selection is compared with it.
+        Column of a table (or array of the file) with known classes: never a feature. A run's
+        selection is compared with it; ingest leaves it out.
     batch_key
         Column of an AnnData's obs with the batch of each row, for methods that score
         batches apart (highly_variable). null: one batch.

@@ -22,8 +22,14 @@ from bigfs.evaluate.metrics import (
 
 # Distances of rows in more features than these are mostly noise.
 MANY_FEATURES = 100
-# dask-ml's k-means++ holds all rows in one task; k-means|| is its form for many.
-_INITS = {"k-means++": "k-means||", "random": "random"}
+# Rows drawn at random, and values in them, among which k-means++ finds first centers. k-means||,
+# its form for many rows, starts elsewhere, and figures would depend on what fits in memory.
+_FIRST_ROWS, _FIRST_VALUES = 10_000, 2**23
+
+
+def are_many(width: int, n_components: int | None) -> bool:
+    """Return whether so many features are judged by their first principal components."""
+    return n_components is not None and width > max(MANY_FEATURES, n_components)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Protocol:
 
     def by_components(self, width: int) -> bool:
         """Return whether ``width`` features are judged by their principal components."""
-        return self.n_components is not None and width > MANY_FEATURES
+        return are_many(width, self.n_components)
 
 
 def clustering_scores(y: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -122,7 +128,7 @@ def dask_kmeans(
         Chunked along the rows.
     n_clusters : int
     init : {"k-means++", "random"} or ndarray of shape (n_clusters, n_features)
-        First centers; ``k-means++`` becomes k-means||, its form for many rows.
+        First centers; ``k-means++`` takes them from a sample of 10,000 rows.
     n_init : int, default=1
         Starts; the best by inertia counts.
     random_state : int, default=0
@@ -133,10 +139,18 @@ def dask_kmeans(
     inertia : float
     """
     from dask_ml.cluster import KMeans
+    from sklearn.cluster import kmeans_plusplus
 
-    first = _INITS[init] if isinstance(init, str) else init
+    def fitted(seed: int) -> Any:
+        first = init
+        if isinstance(init, str) and init == "k-means++":
+            count = max(n_clusters, min(_FIRST_ROWS, _FIRST_VALUES // X.shape[1]))
+            rows = np.random.default_rng(seed).permutation(len(X))[:count]
+            sample = np.asarray(X[np.sort(rows)].compute())
+            first = kmeans_plusplus(sample, n_clusters, random_state=seed)[0]
+        return KMeans(n_clusters, init=first, random_state=seed).fit(X)
+
     sequences = (np.random.SeedSequence([random_state, start]) for start in range(n_init))
     seeds = (int(sequence.generate_state(1)[0]) for sequence in sequences)
-    models = (KMeans(n_clusters, init=first, random_state=seed).fit(X) for seed in seeds)
-    best = min(models, key=lambda model: model.inertia_)
+    best = min(map(fitted, seeds), key=lambda model: model.inertia_)
     return np.asarray(best.labels_), float(best.inertia_)

@@ -29,8 +29,8 @@ from bigfs.evaluate.metrics import (
     redundancy_of,
 )
 from bigfs.evaluate.protocols import (
-    MANY_FEATURES,
     Protocol,
+    are_many,
     clustering_scores,
     count_distinct,
     dask_kmeans,
@@ -160,7 +160,7 @@ def in_memory_bytes(shape: Shape) -> int:
 def draw_bytes(columns: Shape, n_components: int | None, memory_limit: int) -> int:
     """Return the bytes to judge a random selection, of which the columns are, in one task."""
     needed, judged = 0, columns
-    if n_components is not None and columns.n_features > MANY_FEATURES:
+    if n_components is not None and are_many(columns.n_features, n_components):
         width = min(n_components, columns.n_samples)
         steps = principal_steps(columns, width, gram_serves(columns, memory_limit))
         needed = max(step.task_bytes for step in steps if not step.by_client)
@@ -337,7 +337,10 @@ def _judge_draw(
     """Judge the stored columns of a draw in this thread, and in memory: they are read often."""
     columns, protocol = draw
     with inline(), closing(Scratch()) as scratch:
-        X = compact(columns.load())
+        X: Any = columns.load()
+        shape = Shape(len(X), X.shape[1], X.itemsize, rows, rows)
+        if not gram_serves(shape, memory_limit):  # as draws that are judged in turn
+            X = compact(X)
         blocks = RowBlocks.from_any(X, scratch=scratch, rows=rows, sparse=True)
         return measure_selection(blocks, labels.load(), None, protocol, memory_limit)
 

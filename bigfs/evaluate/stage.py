@@ -26,7 +26,7 @@ from bigfs.core.cost import (
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.evaluate import selection
-from bigfs.evaluate.protocols import MANY_FEATURES, Protocol
+from bigfs.evaluate.protocols import Protocol, are_many
 from bigfs.graph.representation import gram_serves, principal_shape, principal_steps
 from bigfs.runtime.execute import at_most_at_once
 from bigfs.selectors.curves import curves_stage
@@ -177,12 +177,13 @@ class Evaluation:
                 draws = selection.N_DRAWS
                 steps.append(Step("columns of a random selection", needed, draws, 0, draws))
         for part in (columns, shape):
-            if settings.n_components is not None and part.n_features > MANY_FEATURES:
+            n_components = settings.n_components
+            if n_components is not None and are_many(part.n_features, n_components):
                 gram = gram_serves(part, self.config.memory_limit)
-                steps += principal_steps(part, min(settings.n_components, shape.n_samples), gram)
+                steps += principal_steps(part, min(n_components, shape.n_samples), gram)
                 side = 24 * part.rows * selection.CORRELATED
                 steps.append(pass_over(part, "correlations of a block's features", side))
-                part = principal_shape(shape, settings.n_components)
+                part = principal_shape(shape, n_components)
             elif part.n_entries is not None:
                 if is_large(part):
                     continue
@@ -225,7 +226,7 @@ class Evaluation:
         """Return an estimate for some columns: components, k-means and nearest neighbors."""
         settings, n = self.settings, part.n_samples
         width, seconds = part.n_features, read_seconds(part)
-        if settings.n_components is not None and width > MANY_FEATURES:
+        if settings.n_components is not None and are_many(width, settings.n_components):
             width = min(settings.n_components, n)
             seconds += _PASSES * (read_seconds(part) + product_seconds(part.n_values, width))
         clusters = (settings.n_clusters or _CLUSTERS) * settings.n_init

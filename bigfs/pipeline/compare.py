@@ -16,7 +16,7 @@ import numpy as np
 from bigfs.config import Comparison, Config, Methods
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.config.sections import Auto
-from bigfs.core.errors import InputError, NumericalError
+from bigfs.core.errors import InputError, MemoryLimitError, NumericalError
 from bigfs.core.memory import task_budget
 from bigfs.core.paths import OBJECT
 from bigfs.evaluate.selection import can_judge_all, classes_and_protocol
@@ -135,8 +135,9 @@ def compare(
         check_order(config.evaluate.labels, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
-        fit.plan = plan_input(fit.config, source, place)
-        check_plan(fit.config, fit.plan, f"{fit.name}: ")
+        with _naming(fit.name):
+            fit.plan = plan_input(fit.config, source, place)
+            check_plan(fit.config, fit.plan, f"{fit.name}: ")
 
     def work(directory: RunDirectory) -> ComparisonResult:
         return _run(directory, config, source, fits)
@@ -294,7 +295,7 @@ def _naming(method: str) -> Iterator[None]:
     """Have an error of the data or the settings say which method of a comparison it was."""
     try:
         yield
-    except (InputError, NumericalError) as error:
+    except (InputError, MemoryLimitError, NumericalError) as error:
         error.add_note(
             f"It was method '{method}' of this comparison. What is finished is kept: leave that "
             "method out, or change its settings, and run again."

@@ -302,7 +302,7 @@ def extend_copy(
         return _extended(config, former, source, target, stage)
     except (BigfsError, OSError, KeyError, TypeError, ValueError) as error:
         remove_tree(target)
-        logger.info("all files are copied, not only new ones: %s", error)
+        logger.info("all files are copied, not only new ones (which would end with: %s)", error)
         return None
 
 

@@ -22,7 +22,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import aligned, csv_text
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
-from bigfs.evaluate.protocols import MANY_FEATURES
+from bigfs.evaluate.protocols import MANY_FEATURES, are_many
 from bigfs.pipeline.run import run_in_directory
 from bigfs.report.curves import SCORES, Curve, draw_panels, draw_ranks, drawn
 from bigfs.results.result import mean_score, score_cell
@@ -149,7 +149,9 @@ class ComparisonResult:
         for row in self.rows:
             sure = [_sure(row)] if self._has_stability else []
             took = f"{row.seconds:.1f}" if row.method else "-"
-            against = "  ".join(f"{verdict:<7}" for verdict in self.than_chance(row).values())
+            verdicts = self.than_chance(row)
+            known = self._judged if verdicts else ()
+            against = "  ".join(f"{verdicts.get(score, '-'):<7}" for score in known)
             cells = [*(score_cell(row.scores, score) for score in scores), *sure, took, against]
             table.append([row.name, str(row.n_features), *cells])
         lines = [
@@ -173,8 +175,9 @@ class ComparisonResult:
             )
         kind, n_components = spec.get("preprocess", "none"), spec.get("n_components")
         space = "" if kind == "none" else f"; values: {kind}"
-        if n_components and any(row.n_features > MANY_FEATURES for row in self.rows):
-            space += f"; more than {MANY_FEATURES} features by their first {n_components} "
+        if any(are_many(row.n_features, n_components) for row in self.rows):
+            least = max(MANY_FEATURES, n_components or 0)
+            space += f"; more than {least} features by their first {n_components} "
             space += "principal components"
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
@@ -203,7 +206,7 @@ class ComparisonResult:
     @cached_property
     def _judged(self) -> list[str]:
         """The scores that chance was measured by."""
-        known = next(iter(self._chance.values())).scores if self._chance else {}
+        known = {key for row in self._chance.values() for key in row.scores}
         return [score for score in JUDGED if f"{score}_low" in known]
 
     def _chance_title(self) -> str:
@@ -220,6 +223,7 @@ class ComparisonResult:
                 f"{SCORES[score]} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
                 f"{min(100, 100 * row.scores[f'{score}_high']):.1f}"
                 for score in self._judged
+                if f"{score}_low" in row.scores
             ]
             lines.append(f"{m:>6}  {', '.join(cells)}")
         return lines
@@ -447,9 +451,11 @@ class RankSummary:
     ----------
     sets : list of str
     values : dict of str to ndarray of shape (n_sets, n_methods)
-        By score: the mean over the numbers of features, in [0, 1].
+        By score: the mean over the numbers of features, in [0, 1]; with chance over those that
+        chance and all methods have.
     ranks : dict of str to Ranks
-        By score. Chance is ranked as a method; all features are not.
+        By score. Chance is ranked as a method, where it has a number of features that all methods
+        have; all features are not.
     left_out : list of str
         Methods that are not in every comparison.
     """
@@ -470,12 +476,20 @@ class RankSummary:
         """
         means: dict[str, dict[str, dict[str, float]]] = {score: {} for score in JUDGED}
         for score, result in product(JUDGED, results):
-            values: dict[str, list[float]] = {}
+            values: dict[str, dict[int, float]] = {}
             for row in result.rows:
                 if row.method is not None and (value := row.value(score)) is not None:
-                    values.setdefault(row.name, []).append(value)
+                    values.setdefault(row.name, {})[row.n_features] = value
+            # Chance has no row of all features, and one of each number that a method chose.
+            others = [set(of) for name, of in values.items() if name != CHANCE]
+            chance = set(values.get(CHANCE, {}))
+            shared = set.intersection(*others) & chance if chance and others else set()
+            if shared:
+                values = {n: {m: of[m] for m in shared} for n, of in values.items()}
+            elif chance:  # numbers that methods chose are not those of another
+                del values[CHANCE]
             if values:
-                of_set = {name: float(np.mean(v)) for name, v in values.items()}
+                of_set = {name: float(np.mean([*of.values()])) for name, of in values.items()}
                 means[score][str(result.path)] = of_set
         return cls.of_values({s: of for s, of in means.items() if len(of) == len(results)})
 

@@ -129,7 +129,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         for row in rows
     ]
     drawing = re.sub(r"^.*?(?=<svg)", "", figure, flags=re.S)
-    kept = {row["name"] for row in rows if row["name"] not in (ALL_FEATURES, CHANCE)}
+    kept = {row["name"].partition(" (auto ")[0] for row in rows}.difference((ALL_FEATURES, CHANCE))
     classes = f", {table['n_classes']} classes" if table["n_classes"] else ""
     heading = f"{len(kept)} methods on {_file_name(table['input'])}"
     return _template("comparison.html").render(
@@ -168,19 +168,13 @@ def _drawn(draw: Callable[[Any], Any], label: str, height: float = 3.4) -> Drawn
 
 def _best(table: dict[str, Any]) -> str:
     """Return which method is best by the first score, and which ones are as good."""
-    key, what = (
-        ("nmi_mean", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
-    )
-    methods = [
-        row
-        for row in table["rows"]
-        if row["name"] not in (ALL_FEATURES, CHANCE) and key in row["scores"]
-    ]
-    if not methods:
+    key, what = ("nmi", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
+    methods = [row for row in table["rows"] if row["name"] not in (ALL_FEATURES, CHANCE)]
+    values = [(row, shown) for row in methods if (shown := _percent(row, key))]
+    if not values:
         return ""
-    shown = [f"{100 * row['scores'][key]:.1f}" for row in methods]
-    highest = max(shown, key=float)
-    first = [row for row, value in zip(methods, shown, strict=True) if value == highest]
+    highest = max((shown for _, shown in values), key=float)
+    first = [row for row, shown in values if shown == highest]
     named = " and ".join(f"{row['name']} with {row['n_features']} features" for row in first)
     return f"{what}: {named}, {highest} %."
 

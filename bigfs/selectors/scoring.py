@@ -358,7 +358,8 @@ def labels_of_start(selection: Selection) -> str | LabelValues | None:
     if init.isidentifier() and not os.path.exists(init):
         named = f"{', '.join(map(repr, starts))} or " if starts else ""
         raise InputError(
-            f"{method.labels} must be {named}a file of labels. Got {init!r}, which does not exist."
+            f"{method.labels} must be {named}a file of labels. Got {init!r}, which does not exist. "
+            f"A column of the input is named with its file, as FILE::{init}."
         )
     return init
 

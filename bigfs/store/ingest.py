@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -369,9 +369,10 @@ def _write_chunks(
     cleaner = Cleaner(matrix, missing, rows or _FIRST_ROWS)
     blocks, n_before, is_new = cleaner.clean(), 0, after is None
     if rows is None:  # as many as make 16 MB of entries in blocks like the first
-        first = next(blocks)
-        rows = rows_for(first.nnz / max(1, first.shape[0]), dtype.itemsize)
-        blocks = chain([first], blocks)
+        first = list(islice(blocks, 1))  # nothing, if no row is left
+        entries = first[0].nnz / max(1, first[0].shape[0]) if first else 1.0
+        rows = rows_for(entries, dtype.itemsize)
+        blocks = chain(first, blocks)
     if after is not None:
         n_before = after.n_samples % rows
         last = after.read(after.n_samples - n_before, after.n_samples)
@@ -395,9 +396,11 @@ def _write_chunks(
             "It is damaged or changed while it was read; write it again."
         )
     if is_new and writer.n_samples < 2:
+        why = f" after {cleaner.dropped:,} rows with NaN were dropped" if cleaner.dropped else ""
+        if len(left_out := matrix.left_out([])):
+            why += f"; input.rows leaves out {len(left_out):,}"
         raise InputError(
-            f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
-            + (f" after {cleaner.dropped} rows with NaN were dropped." if cleaner.dropped else ".")
+            f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}{why}."
         )
     with writing_to(final, not is_new):
         if matrix.index is not None:

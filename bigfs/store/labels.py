@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -13,10 +14,14 @@ from bigfs.core.paths import SOURCE, LabelValues, column_of
 from bigfs.core.text import FROM_0
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
 from bigfs.store.formats import FORMATS, format_of, shown
+from bigfs.store.formats.annotated import OBS_NAMES
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import Source, as_path, is_reachable, listed, no_column, open_matrix
-from bigfs.store.tables import typed
+from bigfs.store.tables import kind_of, typed
 from bigfs.store.values import check_classes, check_present, check_vector, plain_values, refusing
+
+# Rows by which ids are told from other texts: all differ.
+_HEAD_ROWS = 100
 
 
 def load_labels(
@@ -78,35 +83,62 @@ def load_labels(
 def check_order(uri: str | LabelValues, source: Source) -> None:
     """Raise InputError if ids say that labels are of other rows, or in another order.
 
-    A table of labels may have a column that is named as the ids of the source. Without one, or
-    where it has numbers and these are texts, nothing is known.
+    A table of labels may have a column that is named as the ids of the source, or one of texts with
+    the same ids; an AnnData has its obs_names. Without them, or where these are other ids, or a
+    column of the name has numbers and the ids are texts, nothing is known.
     """
     if source.index is None or isinstance(uri, LabelValues):
         return
-    name = column_of(uri)[0]
-    table = _table(name) if sources_of(name) is None else None
-    if table is None or source.index not in table.schema.names:
+    for name, ids, is_named in _ids_beside(uri, source.index):
+        if len(source.dropped) and len(ids) != source.n_samples:
+            ids = np.delete(ids, [row for row in source.dropped if row < len(ids)])
+        kind = np.float64 if is_named and ids.dtype.kind in "iuf" else np.str_
+        ids, first, other = ids.astype(kind), 0, ""
+        own = theirs = 0  # sums, which do not depend on the order
+        for piece in source.iter_index():
+            part = ids[first : first + len(piece)]
+            try:
+                texts = np.array(piece[: len(part)]).astype(kind)
+            except ValueError:
+                return
+            unlike = np.flatnonzero(part != texts)
+            if len(unlike) and not other:
+                i = int(unlike[0])
+                other = f"label {first + i} is {part[i]}, where the data have {piece[i]}"
+            if not is_named:
+                own, theirs = own + sum(map(hash, piece)), theirs + sum(map(hash, part.tolist()))
+            first += len(piece)
+        # Of another number they are refused, or rows are left out.
+        if other and first == len(ids) and (is_named or own == theirs):
+            raise InputError(
+                f"{column_of(uri)[0]}: {name!r} of {other}. Give the labels of the same rows in "
+                f"the same order. {FROM_0}"
+            )
+
+
+def _ids_beside(uri: str, index: str) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Yield what may be the ids of the rows of labels, and whether it is a column of that name."""
+    import pyarrow.compute as pc
+
+    name, part = column_of(uri)
+    path = as_path(name) if sources_of(name) is None else None
+    if path is None:
         return
-    ids = plain_values(table.values(source.index), name)
-    if len(source.dropped) and len(ids) != source.n_samples:
-        ids = np.delete(ids, [row for row in source.dropped if row < len(ids)])
-    kind, first, other = np.float64 if ids.dtype.kind in "iuf" else np.str_, 0, ""
-    ids = ids.astype(kind)
-    for piece in source.iter_index():
-        theirs = ids[first : first + len(piece)]
-        try:
-            unlike = np.flatnonzero(theirs != np.array(piece[: len(theirs)]).astype(kind))
-        except ValueError:
-            return
-        if len(unlike) and not other:
-            i = int(unlike[0])
-            other = f"label {first + i} is {theirs[i]}, where the data have {piece[i]}"
-        first += len(piece)
-    if other and first == len(ids):  # of another number they are refused, or rows are left out
-        raise InputError(
-            f"{name}: {source.index!r} of {other}. Give the labels of the same rows in the same "
-            f"order. {FROM_0}"
-        )
+    if (table := _table(name)) is None:
+        modality = part.rpartition(":")[0]
+        with suppress(InputError):
+            ids = f"{name}::{modality and modality + ':'}{OBS_NAMES}"
+            yield OBS_NAMES, _read(ids), False
+        return
+    if index in table.schema.names:
+        yield index, plain_values(table.values(index), name), True
+        return
+    with suppress(InputError):  # of a column that nobody has asked for
+        for head in table.first_rows(_HEAD_ROWS):
+            for column, values in zip(head.schema.names, head.columns, strict=True):
+                is_text = column != part and kind_of(values.type) == "category"
+                if is_text and len(pc.unique(values)) == len(values):
+                    yield column, plain_values(table.values(column), name), False
 
 
 def check_index(labels: Any, X: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import load_digits
 
 from bigfs.evaluate.protocols import dask_kmeans
@@ -46,3 +46,14 @@ def test_separate_groups_are_found_and_seeds_repeat() -> None:
     assert clustering_accuracy(y, labels) == 1
     again, _ = dask_kmeans(_chunked(X, 250), 4, n_init=3)
     np.testing.assert_array_equal(labels, again)
+
+
+def test_first_centers_are_those_of_scikit_learn_among_as_many_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 20)) + 4 * rng.normal(size=(20, 20))[rng.integers(0, 20, 3000)]
+    for seed in range(4):
+        own = int(np.random.SeedSequence([seed, 0]).generate_state(1)[0])
+        first = kmeans_plusplus(X, 20, random_state=own)[0]
+        expected = KMeans(20, init=first, n_init=1).fit(X).inertia_
+        _, inertia = dask_kmeans(_chunked(X, 500), 20, random_state=seed)
+        assert inertia == pytest.approx(expected, rel=0.005)

@@ -171,12 +171,13 @@ def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
     assert raw["all"]["nmi_mean"] < figures["all"]["nmi_mean"], "totals of rows decide"
 
 
-@pytest.mark.parametrize("width", [20, 120, 150])
+@pytest.mark.parametrize(("width", "zeros"), [(20, 0.0), (120, 0.0), (120, 0.95), (150, 0.0)])
 def test_draws_are_judged_alike_side_by_side_and_one_after_another(
-    width: int, scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    width: int, zeros: float, scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    X, y = _counts()
-    blocks = _blocks(X + 5, tmp_path, rows=90)
+    X, y = _counts(2400 if zeros else 240)  # so many that the Gram matrix serves
+    X = np.where(np.random.default_rng(0).random(X.shape) < zeros, 0, X + 5)
+    blocks = _blocks(X, tmp_path, rows=900 if zeros else 90)
     draws = random_selections(blocks, width, 0)[:3]
     given = [None] * 3 if width == 150 else draws
     protocol = Protocol(3, 6, n_components=50)
@@ -186,3 +187,11 @@ def test_draws_are_judged_alike_side_by_side_and_one_after_another(
     assert beside.keys() == in_turn.keys() and "nmi_low" in beside
     assert beside == pytest.approx(in_turn, abs=1e-9)
     assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
+
+
+def test_more_components_than_features_are_the_features(tmp_path: Path) -> None:
+    X, y = _counts()
+    blocks = _blocks(X, tmp_path)
+    by_features = measure_selection(blocks, y, np.arange(120), Protocol(3, 2), "4 GiB")
+    protocol = Protocol(3, 2, n_components=130)
+    assert measure_selection(blocks, y, np.arange(120), protocol, "4 GiB") == by_features

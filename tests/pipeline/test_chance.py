@@ -15,7 +15,7 @@ from scipy.stats import t
 from bigfs import RandomSelection, ingest, run
 from bigfs.core.errors import InputError
 from bigfs.pipeline import compare
-from bigfs.pipeline.table import BETTER, NEITHER, WORSE, ComparisonResult, Row
+from bigfs.pipeline.table import BETTER, NEITHER, WORSE, ComparisonResult, RankSummary, Row
 from bigfs.report.page import comparison_page
 
 
@@ -183,3 +183,31 @@ def test_without_labels_selections_are_judged_by_what_they_explain(tmp_path: Pat
         assert row.scores["redundancy"] == pytest.approx((correlation.sum() - n) / (n * n - n))
     text = comparison.text()
     assert "without labels" in text and "variance explained" in text and "classes" not in text
+
+
+def test_a_score_that_only_few_features_have_leaves_the_others(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(60, 60_000)).astype("f4"))
+    comparison = compare({
+        "run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npy")},
+        "methods": ["max_variance"], "n_features_to_select": [5, 100], "evaluate": None,
+        "memory_limit": "768 MiB", "compare": {"n_draws": 3},
+    })  # fmt: skip
+    few, many = (_row(comparison, "chance", m).scores for m in (5, 100))
+    assert "explained_low" in few and "explained_low" not in many
+    lines = comparison.text().splitlines()
+    assert sum("explained" in line and " to " in line for line in lines) == 1
+    assert comparison.to_frame()["explained_than_chance"].notna().sum() == 1
+
+
+def test_chance_is_ranked_at_numbers_that_all_have(tmp_path: Path) -> None:
+    base = {"methods": ["max_variance", "column_subset"], "compare": {"n_draws": 2}}
+    base |= {"evaluate": {"n_repetitions": 1, "nearest_neighbor": False}}
+    results = []
+    for name, d in (("iris", 4), ("wine", 13)):
+        settings = {**base, "run": str(tmp_path / name), "input": {"uri": f"sklearn:{name}"}}
+        settings["evaluate"] = {**base["evaluate"], "labels": f"sklearn:{name}"}
+        results.append(compare({**settings, "n_features_to_select": [2, d]}))
+    summary = RankSummary.of(results)
+    column = summary.ranks["nmi"].names.index("max_variance")
+    for result, values in zip(results, summary.values["nmi"], strict=True):
+        assert values[column] == _row(result, "max_variance", 2).value("nmi")

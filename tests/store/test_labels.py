@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,9 +19,10 @@ from sklearn import datasets
 import bigfs
 from bigfs.core.errors import InputError
 from bigfs.pipeline.finished import evaluate_result
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import check_order, load_labels
 from bigfs.store.opening import _SETS, SklearnSource
 from bigfs.store.records import MANIFEST
+from bigfs.store.source import open_matrix
 
 TEXT = ["cat", "NA", "dog", "cat"]
 EXPECTED = [1, 0, 2, 1]
@@ -297,6 +299,28 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kind", ["h5ad", "csv", "named csv", "parquet"])
+def test_ids_of_any_file_tell_the_order_of_labels(kind: str, tmp_path: Path) -> None:
+    def write(frame: pd.DataFrame, name: str) -> str:
+        path = tmp_path / f"{name}.{kind.split()[-1]}"
+        if kind == "h5ad":
+            ad.AnnData(np.eye(len(frame)), obs=frame.astype(str)).write_h5ad(path)
+        elif kind == "parquet":
+            frame.to_parquet(path)
+        else:
+            frame.to_csv(path, index_label="cell" if " " in kind else None)
+        return f"{path}::kind"
+
+    ids = [f"s{i:02}" for i in range(60)]
+    X, labels = frame().iloc[:, :3].assign(id=ids), frame()[["kind"]].set_axis(ids)
+    X.to_csv(tmp_path / "X.csv", index=False)
+    source = open_matrix(tmp_path / "X.csv", index="id")
+    check_order(write(labels, "same"), source)
+    check_order(write(labels[::-1].set_axis([f"t{i}" for i in ids]), "others"), source)
+    with pytest.raises(InputError, match="of label 0 is s59, where the data have s00"):
+        check_order(write(labels[::-1], "turned"), source)
+
+
 def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
     X, kinds = frame().iloc[:, :3].to_numpy(), np.arange(60) % 3
     sections: dict[str, Any] = {"method": "gfs_kmeans", "n_features_to_select": 2}

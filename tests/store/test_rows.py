@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
@@ -268,3 +270,17 @@ def test_inspect_looks_at_the_features_and_the_rows_that_are_kept(tmp_path: Path
     assert "--set input.missing=mean" in describe(place)[-1]
     lines = describe(place, columns=["a"], rows={**rows, "at_least": 4})
     assert "it would say: " in lines[-1] and "at least 2 samples are needed. Got 0" in lines[-1]
+
+
+@pytest.mark.parametrize("kind", ["csv", "dense", "sparse"])
+def test_rows_of_which_none_is_left_are_refused_in_words(kind: str, tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    if kind != "csv":
+        frame = table().set_index("id")
+        X = frame[["g0", "g1", "g2"]].to_numpy(np.float32)
+        cells = ad.AnnData(csr_matrix(X) if kind == "sparse" else X, obs=frame[["quality"]])
+        cells.write_h5ad(tmp_path / "X.h5ad")
+        config["input"] = {"uri": str(tmp_path / "X.h5ad")}
+    config["input"]["rows"] = {"column": "quality", "at_least": 5}
+    with pytest.raises(InputError, match=f"2 samples.* Got 0; input.rows leaves out {ROWS}"):
+        bigfs.run(config)

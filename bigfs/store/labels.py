@@ -14,7 +14,6 @@ from bigfs.core.paths import SOURCE, LabelValues, column_of
 from bigfs.core.text import FROM_0
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
 from bigfs.store.formats import FORMATS, format_of, shown
-from bigfs.store.formats.annotated import OBS_NAMES
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import Source, as_path, is_reachable, listed, no_column, open_matrix
 from bigfs.store.tables import kind_of, typed
@@ -119,6 +118,8 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
 def _ids_beside(uri: str, index: str) -> Iterator[tuple[str, np.ndarray, bool]]:
     """Yield what may be the ids of the rows of labels, and whether it is a column of that name."""
     import pyarrow.compute as pc
+
+    from bigfs.store.formats.annotated import OBS_NAMES
 
     name, part = column_of(uri)
     path = as_path(name) if sources_of(name) is None else None

@@ -121,6 +121,10 @@ class Table(ABC):
         """Return what reading some columns holds beside a batch."""
         return 0
 
+    def check_header(self) -> None:
+        """Raise InputError if nothing tells whether the first line holds names."""
+        return None
+
     def check_features(self, names: list[str]) -> None:
         """Raise InputError if some columns cannot be features."""
         return None
@@ -281,6 +285,8 @@ class TableSource(Source):
         known = table.n_rows is not None and roles.partitions is None
         self.n_samples = table.n_rows
         check_shape(((table.n_rows or 0) if known else 2, len(fields)), uri)
+        if roles.columns is not None:  # names that are not there without a header
+            table.check_header()
         self._columns = set_features(
             self, [_column(field, roles.encoding) for field in fields], roles, named=table.named,
             distinct=table.distinct, content_of=table.content_of, dropped_by=table.dropped_by,

@@ -99,6 +99,10 @@ class TextTable(Table):
             )
         if self._mixed & set(names):  # raises: the first piece has texts among numbers
             next(self.batches(names, 0))
+        self.check_header()
+
+    def check_header(self) -> None:
+        """Raise InputError if the first line may be names or a sample."""
         if self._note == "unclear":
             cells = [cell.strip()[:20] for cell in self._first]
             if len(cells) > _SHOWN_CELLS:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -88,58 +89,64 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
     """
     if source.index is None or isinstance(uri, LabelValues):
         return
-    for name, ids, is_named in _ids_beside(uri, source.index):
-        if len(source.dropped) and len(ids) != source.n_samples:
-            ids = np.delete(ids, [row for row in source.dropped if row < len(ids)])
-        kind = np.float64 if is_named and ids.dtype.kind in "iuf" else np.str_
-        ids, first, other = ids.astype(kind), 0, ""
+    name, part = column_of(uri)
+    if name == source.uri:  # rows of one file
+        return
+    for column, n_ids, ids in _ids_beside(name, part, source.index):
+        is_whole = n_ids == source.n_samples
+        dropped = set() if is_whole else {row for row in source.dropped if row < n_ids}
+        left = (value for row, value in enumerate(ids) if row not in dropped)
+        is_column = column == source.index and isinstance(ids, np.ndarray)
+        is_number = is_column and np.asarray(ids).dtype.kind in "iuf"
+        first, other = 0, ""
         own = theirs = 0  # sums, which do not depend on the order
         for piece in source.iter_index():
-            part = ids[first : first + len(piece)]
-            try:
-                texts = np.array(piece[: len(part)]).astype(kind)
-            except ValueError:
-                return
-            unlike = np.flatnonzero(part != texts)
+            own_ids: Any = np.array(piece)
+            values: Any = np.array(list(islice(left, len(piece))), dtype=object).astype(np.str_)
+            if is_number:
+                try:
+                    own_ids, values = own_ids.astype(np.float64), values.astype(np.float64)
+                except ValueError:
+                    return
+            unlike = np.flatnonzero(values != own_ids[: len(values)])
             if len(unlike) and not other:
                 i = int(unlike[0])
-                other = f"label {first + i} is {part[i]}, where the data have {piece[i]}"
-            if not is_named:
-                own, theirs = own + sum(map(hash, piece)), theirs + sum(map(hash, part.tolist()))
+                other = f"label {first + i} is {values[i]}, where the data have {piece[i]}"
+            if not is_column:
+                own, theirs = own + sum(map(hash, piece)), theirs + sum(map(hash, values.tolist()))
             first += len(piece)
         # Of another number they are refused, or rows are left out.
-        if other and first == len(ids) and (is_named or own == theirs):
+        if other and first == n_ids - len(dropped) and (is_column or own == theirs):
             raise InputError(
-                f"{column_of(uri)[0]}: {name!r} of {other}. Give the labels of the same rows in "
-                f"the same order. {FROM_0}"
+                f"{name}: {column!r} of {other}. Give the labels of the same rows in the same "
+                f"order. {FROM_0}"
             )
 
 
-def _ids_beside(uri: str, index: str) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Yield what may be the ids of the rows of labels, and whether it is a column of that name."""
+def _ids_beside(name: str, part: str, index: str) -> Iterator[tuple[str, int, Iterable[Any]]]:
+    """Yield what may be ids beside labels, with their number; an array if they are a column."""
     import pyarrow.compute as pc
 
-    from bigfs.store.formats.annotated import OBS_NAMES
-
-    name, part = column_of(uri)
     path = as_path(name) if sources_of(name) is None else None
     if path is None:
         return
-    if (table := _table(name)) is None:
-        modality = part.rpartition(":")[0]
+    table = _table(name)
+    if table is None and "layer" in format_of(path).takes:  # may be an AnnData
         with suppress(InputError):
-            ids = f"{name}::{modality and modality + ':'}{OBS_NAMES}"
-            yield OBS_NAMES, _read(ids), False
-        return
-    if index in table.schema.names:
-        yield index, plain_values(table.values(index), name), True
-        return
-    with suppress(InputError):  # of a column that nobody has asked for
-        for head in table.first_rows(_HEAD_ROWS):
-            for column, values in zip(head.schema.names, head.columns, strict=True):
-                is_text = column != part and kind_of(values.type) == "category"
-                if is_text and len(pc.unique(values)) == len(values):
-                    yield column, plain_values(table.values(column), name), False
+            labeled = open_matrix(name, variable=part.rpartition(":")[0] or None)
+            if labeled.index is not None and labeled.n_samples is not None:
+                yield labeled.index, labeled.n_samples, chain.from_iterable(labeled.iter_index())
+    elif table is not None and index in table.schema.names:
+        ids = plain_values(table.values(index), name)
+        yield index, len(ids), ids
+    elif table is not None:
+        with suppress(InputError):  # of a column that nobody has asked for
+            for head in table.first_rows(_HEAD_ROWS):
+                for column, values in zip(head.schema.names, head.columns, strict=True):
+                    is_text = column != part and kind_of(values.type) == "category"
+                    if is_text and len(pc.unique(values)) == len(values):
+                        ids = plain_values(table.values(column), name)
+                        yield column, len(ids), ids
 
 
 def check_index(labels: Any, X: Any) -> None:

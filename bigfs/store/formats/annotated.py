@@ -131,7 +131,7 @@ def open_file(path: Location, variable: str | None, layer: str | None = None) ->
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return a column of ``obs``, or its index; of a MuData of a modality, ``"rna:COLUMN"``.
+    """Return a column of ``obs``; of a MuData that of a modality, ``"rna:COLUMN"``.
 
     Raises
     ------
@@ -147,9 +147,6 @@ def read_column(path: Location, name: str) -> np.ndarray:
         obs = tree.frame("obs")
         is_old = hasattr(obs, "shape")
         known = obs.dtype.names[1:] if is_old else obs.attrs.get("column-order", ())
-        if name == OBS_NAMES and name not in known:
-            index = obs.dtype.names[0] if is_old else obs.attrs.get("_index", "_index")
-            return np.asarray(tree.read("obs")[index] if is_old else tree.read(f"obs/{index}"))
         if name not in known:
             raise no_column(f"obs of {path}", name, known)
         values = tree.read("obs")[name] if is_old else tree.read(f"obs/{name}")

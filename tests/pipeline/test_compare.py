@@ -17,7 +17,7 @@ import yaml
 import bigfs
 from bigfs import cli
 from bigfs.blocks import kernels
-from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
 from bigfs.evaluate import selection
 from bigfs.pipeline import compare, data
 from bigfs.pipeline.compare import fits_for
@@ -252,6 +252,16 @@ def test_no_two_rows_have_the_same_name_and_an_error_says_which_method(tmp_path:
     with pytest.raises(InputError, match="Row 7 is zero") as caught:
         compare(settings, data=X, fresh=True)
     assert "It was method 'mine' of this comparison" in caught.value.__notes__[0]
+
+
+def test_a_refusal_of_memory_says_which_method(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(1500, 4000)).astype(np.float32)
+    settings = {"run": str(tmp_path / "run"), "methods": ["max_variance", "udfs"]}
+    settings |= {"n_features_to_select": 5, "memory_limit": "768 MiB"}
+    with pytest.raises(MemoryLimitError, match="matrices of 1,500 x 4,000") as caught:
+        compare(settings, data=X)
+    assert "It was method 'udfs' of this comparison" in caught.value.__notes__[0]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("grid", [{3: [4]}, {"input.uri": ["x"]}, {"ndfs": [1]}, {"ndfs.alpha": 1}])

@@ -19,6 +19,7 @@ from bigfs.evaluate.metrics import (
     normalized_mutual_info,
     rand_index,
 )
+from bigfs.graph.recall import sample_rows
 
 # Distances of rows in more features than these are mostly noise.
 MANY_FEATURES = 100
@@ -145,8 +146,7 @@ def dask_kmeans(
         first = init
         if isinstance(init, str) and init == "k-means++":
             count = max(n_clusters, min(_FIRST_ROWS, _FIRST_VALUES // X.shape[1]))
-            rows = np.random.default_rng(seed).permutation(len(X))[:count]
-            sample = np.asarray(X[np.sort(rows)].compute())
+            sample = np.asarray(X[sample_rows(len(X), seed, count, "k-means++")].compute())
             first = kmeans_plusplus(sample, n_clusters, random_state=seed)[0]
         return KMeans(n_clusters, init=first, random_state=seed).fit(X)
 

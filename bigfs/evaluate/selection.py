@@ -17,7 +17,7 @@ from bigfs.blocks.kernels import as_dense, correlations_of
 from bigfs.blocks.lazy import rows_as_dask
 from bigfs.config import Selection
 from bigfs.config.sections import EvaluateConfig
-from bigfs.core.cost import Shape
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
@@ -157,16 +157,21 @@ def in_memory_bytes(shape: Shape) -> int:
     return 3 * shape.nbytes
 
 
+def component_steps(shape: Shape, n_components: int, memory_limit: int) -> tuple[list[Step], Shape]:
+    """Return the steps by which features are judged by components, and the shape of these."""
+    width, beside = min(n_components, shape.n_samples), 24 * shape.rows * CORRELATED
+    steps = principal_steps(shape, width, gram_serves(shape, memory_limit))
+    correlations = pass_over(shape, "correlations of a block's features", beside)
+    return [*steps, correlations], principal_shape(shape, width)
+
+
 def draw_bytes(columns: Shape, n_components: int | None, memory_limit: int) -> int:
     """Return the bytes to judge a random selection, of which the columns are, in one task."""
     needed, judged = 0, columns
     if n_components is not None and are_many(columns.n_features, n_components):
-        width = min(n_components, columns.n_samples)
-        steps = principal_steps(columns, width, gram_serves(columns, memory_limit))
+        steps, judged = component_steps(columns, n_components, memory_limit)
         needed = max(step.task_bytes for step in steps if not step.by_client)
         needed += sum(step.task_bytes for step in steps if step.by_client)
-        needed = max(needed, columns.read_bytes + 24 * columns.rows * CORRELATED)
-        judged = principal_shape(columns, width)
     return columns.nbytes + max(needed, in_memory_bytes(judged) + JUDGING_BYTES)
 
 

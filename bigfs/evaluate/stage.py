@@ -27,7 +27,6 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import Protocol, are_many
-from bigfs.graph.representation import gram_serves, principal_shape, principal_steps
 from bigfs.runtime.execute import at_most_at_once
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import METHODS
@@ -163,7 +162,8 @@ class Evaluation:
 
     def cost(self) -> StageCost:
         """Return the cost of judging the selected columns, and all of them."""
-        shape, settings, number = self.shape, self.settings, self.config.n_features_to_select
+        shape, settings, limit = self.shape, self.settings, self.config.memory_limit
+        number, n_components = self.config.n_features_to_select, settings.n_components
         n_selected = number.at_most if isinstance(number, Auto) else number
         columns = selection.dense_columns(shape, min(n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
@@ -172,24 +172,20 @@ class Evaluation:
             what = "a block and the columns of a random selection"
             # One after another is cut out of a block and written.
             steps += [moments_step(shape), pass_over(shape, what, 2 * columns.block_bytes)]
-            needed = selection.draw_bytes(columns, settings.n_components, self.config.memory_limit)
-            if needed <= task_budget(self.config.memory_limit):
+            needed = selection.draw_bytes(columns, n_components, limit)
+            if needed <= task_budget(limit):
                 draws = selection.N_DRAWS
                 steps.append(Step("columns of a random selection", needed, draws, 0, draws))
         for part in (columns, shape):
-            n_components = settings.n_components
             if n_components is not None and are_many(part.n_features, n_components):
-                gram = gram_serves(part, self.config.memory_limit)
-                steps += principal_steps(part, min(n_components, shape.n_samples), gram)
-                side = 24 * part.rows * selection.CORRELATED
-                steps.append(pass_over(part, "correlations of a block's features", side))
-                part = principal_shape(shape, n_components)
+                of_part, part = selection.component_steps(part, n_components, limit)
+                steps += of_part
             elif part.n_entries is not None:
                 if is_large(part):
                     continue
                 part = selection.dense_columns(part, part.n_features)
             passes = int(part is shape)
-            if selection.in_memory_bytes(part) <= task_budget(self.config.memory_limit):
+            if selection.in_memory_bytes(part) <= task_budget(limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
                 tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor
                 needed = selection.in_memory_bytes(part) + selection.JUDGING_BYTES

@@ -481,13 +481,11 @@ class RankSummary:
                 if row.method is not None and (value := row.value(score)) is not None:
                     values.setdefault(row.name, {})[row.n_features] = value
             # Chance has no row of all features, and one of each number that a method chose.
-            others = [set(of) for name, of in values.items() if name != CHANCE]
-            chance = set(values.get(CHANCE, {}))
-            shared = set.intersection(*others) & chance if chance and others else set()
+            shared = set.intersection(*map(set, values.values())) if CHANCE in values else set()
             if shared:
-                values = {n: {m: of[m] for m in shared} for n, of in values.items()}
-            elif chance:  # numbers that methods chose are not those of another
-                del values[CHANCE]
+                values = {name: {m: of[m] for m in shared} for name, of in values.items()}
+            else:  # numbers that methods chose are not those of another
+                values.pop(CHANCE, None)
             if values:
                 of_set = {name: float(np.mean([*of.values()])) for name, of in values.items()}
                 means[score][str(result.path)] = of_set

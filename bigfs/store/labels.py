@@ -140,11 +140,13 @@ def _ids_beside(name: str, part: str, index: str) -> Iterator[tuple[str, int, It
         ids = plain_values(table.values(index), name)
         yield index, len(ids), ids
     elif table is not None:
+        kinds = {field.name: kind_of(field.type) for field in table.schema if field.name != part}
+        texts = [column for column, kind in kinds.items() if kind == "category"]
         with suppress(InputError):  # of a column that nobody has asked for
-            for head in table.first_rows(_HEAD_ROWS):
-                for column, values in zip(head.schema.names, head.columns, strict=True):
-                    is_text = column != part and kind_of(values.type) == "category"
-                    if is_text and len(pc.unique(values)) == len(values):
+            for head in islice(table.read(texts, _HEAD_ROWS), 1 if texts else 0):
+                for column, values in zip(texts, head.columns, strict=True):
+                    values = values[:_HEAD_ROWS]
+                    if len(pc.unique(values)) == len(values):
                         ids = plain_values(table.values(column), name)
                         yield column, len(ids), ids
 

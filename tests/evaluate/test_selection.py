@@ -180,7 +180,7 @@ def test_draws_are_judged_alike_side_by_side_and_one_after_another(
     blocks = _blocks(X, tmp_path, rows=900 if zeros else 90)
     draws = random_selections(blocks, width, 0)[:3]
     given = [None] * 3 if width == 150 else draws
-    protocol = Protocol(3, 6, n_components=50)
+    protocol = Protocol(3, 6, n_components=10 if zeros else 50)
     beside = measure_selections(blocks, y, given, protocol, "4 GiB")
     monkeypatch.setattr(selection, "draw_bytes", lambda *_: 2**60)
     in_turn = measure_selections(blocks, y, given, protocol, "4 GiB")

@@ -325,7 +325,7 @@ def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]
         Numbers of features to select.
     """
     sizes = sorted(set(sizes))
-    up_to = METHODS[config.method].one_fit_up_to
+    up_to = METHODS[config.method].one_fit_up_to(config.parameters)
     if (config.redundancy or config.least_gap) and math.isfinite(up_to):
         up_to = 0  # another number keeps others
     shared = [m for m in sizes if m <= up_to]

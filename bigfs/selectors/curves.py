@@ -112,21 +112,21 @@ class OnePass:
     def of(cls, shape: Shape, selection: Selection, *, quick: bool = False) -> OnePass:
         """Return the strategy for data of a shape."""
         method, number = METHODS[selection.method], selection.n_features_to_select
+        up_to = method.one_fit_up_to(selection.parameters)
         d, n_targets, notes = shape.n_features, 0, []
         if not quick and "spectral" in method.needs(selection.parameters):
             n_targets = largest_count(method.n_components(selection.parameters))
         if isinstance(number, Auto):
             largest = largest_number(number, shape.n_samples, d)
-            if largest > method.one_fit_up_to:
+            if largest > up_to:
                 notes.append(
                     f"The order of {method.title} depends on how many features it selects: this "
                     f"one is for {largest}. Run it with the number that was chosen for its own."
                 )
         else:
             largest = min(d, max(number, min(_BEYOND * number, _FAR)))
-        # Where each number has a selection of its own, all of them together are more features.
-        own = np.isfinite(method.one_fit_up_to)
-        wanted = min(d, 2 * largest if own else largest)
+        # Where a fit has a selection for each number, all of them together are more features.
+        wanted = min(d, 2 * largest if largest <= up_to < np.inf else largest)
         budget = task_budget(selection.memory_limit)
         room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
         room -= own_bytes(shape, GROUP)

@@ -171,8 +171,9 @@ class Method:
         ``check(parameters)`` raises InputError for parameters that cannot be used here.
     labels : str, default="init"
         The parameter that may name labels, one for each row.
-    one_fit_up_to : float
-        One fit ranks for all numbers of features up to this one; a larger number has its own fit.
+    one_fit_up_to : callable
+        ``one_fit_up_to(parameters)`` returns the number of features up to which one fit ranks for
+        all numbers; a larger number has its own fit.
     explains : callable or None, default=None
         ``explains(details)`` returns what its parts are called, such as "cluster", and how much
         each feature tells of each: shape (n_features, n_parts), or bool. None: the eigenvectors
@@ -199,7 +200,7 @@ class Method:
     raw_counts: bool = False
     check: Callable[[Any], None] | None = None
     labels: str = "init"
-    one_fit_up_to: float = math.inf
+    one_fit_up_to: Callable[[Any], float] = lambda parameters: math.inf
     explains: Callable[[dict[str, Any]], tuple[str, Any]] | None = None
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ def fit(variant: str, X: np.ndarray, n_classes: int, sizes: list[int]) -> dict[s
     kind = method.estimator_class()
     if "n_clusters" in inspect.signature(kind).parameters:
         settings = {"n_clusters": n_classes, **settings}
-    each = method.one_fit_up_to < max(sizes)
+    each = method.one_fit_up_to(method.parameters(**settings)) < max(sizes)
     figures: dict[str, Any] = {"selected": {}}
     with single_thread():
         with suppress(BigfsError):  # loads what a fit loads

@@ -214,13 +214,16 @@ def test_bad_settings_are_refused_before_anything_is_written(
 def test_sizes_that_one_fit_serves() -> None:
     base = {"run": "r", "input": {"uri": "x.npy"}, "n_features_to_select": 1}
 
-    def sizes(method: str, wanted: list[int]) -> list[tuple[int, list[int]]]:
-        fits = fits_for(make_config(**base, method=method), wanted)
+    def sizes(method: str, wanted: list[int], **own: Any) -> list[tuple[int, list[int]]]:
+        fits = fits_for(make_config(**base, method=method, **own), wanted)
         return [(config.n_features_to_select, served) for config, served in fits]
 
     assert sizes("mcfs", [600, 50, 500, 700]) == [(500, [50, 500]), (600, [600]), (700, [700])]
     assert sizes("max_variance", [600, 50]) == [(600, [50, 600])]
     assert sizes("m3fs", [600, 50]) == [(50, [50]), (600, [600])]
+    assert sizes("highly_variable", [600, 50]) == [(600, [50, 600])]
+    batches = {"highly_variable": {"batch_key": "b.npy"}}
+    assert sizes("highly_variable", [600, 50], **batches) == [(50, [50]), (600, [600])]
 
 
 def test_a_grid_gives_one_configuration_for_each_point() -> None:

@@ -158,6 +158,19 @@ def test_degenerate_data_have_curves(X: np.ndarray, number: int | str) -> None:
     assert (np.diff(curves.values["explained_variance"]) > -1e-12).all()
 
 
+@pytest.mark.parametrize(
+    ("method", "number", "n_leading"),
+    [("mcfs", 300, 600), ("mcfs", 700, 700), ("m3fs", 300, 300), ("highly_variable", 300, 300)],
+)
+def test_as_many_features_are_planned_as_selections_have(
+    method: str, number: int, n_leading: int
+) -> None:
+    selection = selection_model().model_validate(
+        {"method": method, "n_features_to_select": number, "memory_limit": "2 GiB"}
+    )
+    assert OnePass.of(Shape(10**4, 2_000, 4, 10, 10), selection).n_leading == n_leading
+
+
 def test_wide_data_look_at_as_many_features_as_a_worker_has_room_for() -> None:
     shape = Shape(10**6, 200_000, 4, 40, 40)
     selection = selection_model().model_validate(

@@ -61,6 +61,15 @@ def test_scores_and_selection_are_those_of_the_paper(
             np.testing.assert_allclose(fitted.means_, X.toarray().mean(axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_without_batches_one_fit_ranks_for_all_numbers(flavor: str, parabola: Any) -> None:
+    X = counts()[0]
+    X = sp.hstack([X, X[:, ::-1], 0 * X[:, :3]]).tocsr()  # equal scores, and constant features
+    rankings = {m: HighlyVariable(m, flavor=flavor).fit(X).ranking_ for m in (1, 7, 40, 90)}
+    for m, ranking in rankings.items():
+        np.testing.assert_array_equal(ranking[:m], rankings[90][:m])
+
+
 def test_flavors_differ_in_the_order_of_batches(parabola: Any) -> None:
     X, batches = counts()
     fitted, other = (HighlyVariable(30, flavor=f, batch_key=batches).fit(X) for f in FLAVORS)

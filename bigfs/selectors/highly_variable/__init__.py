@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import Literal
 
 from bigfs.config.fields import Section, Start
@@ -47,5 +48,6 @@ METHOD = Method(
     sparse=True,
     labels="batch_key",
     check=_check,
-    one_fit_up_to=0,
+    # Ranks in a batch count for the median up to the number that is selected.
+    one_fit_up_to=lambda parameters: math.inf if parameters.batch_key is None else 0,
 )

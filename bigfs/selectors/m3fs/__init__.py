@@ -138,7 +138,7 @@ M3FS = Method(
     starts=("auto", "kmeans", "spectral"),
     neighbor_lists=True,
     bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),
-    one_fit_up_to=0,
+    one_fit_up_to=lambda parameters: 0,
 )
 
 

@@ -66,6 +66,6 @@ METHOD = Method(
     keeps_sums=True,
     n_components=lambda parameters: parameters.n_components or parameters.n_clusters,
     bounds=(Bound("n_clusters", "n_samples", 1), Bound("n_components", "n_samples", 1)),
-    one_fit_up_to=MAX_STOPS,
+    one_fit_up_to=lambda parameters: MAX_STOPS,
     explains=lambda details: ("eigenvector", details["coef"].toarray().T),
 )

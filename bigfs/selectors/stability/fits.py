@@ -214,7 +214,7 @@ class SampledFits:
         # Numbers of rows, and where they are in each sample that they are drawn for.
         places = shape.rows * (24 + 12 * draw.n_deals)
         # Where each number has a selection of its own, a fit stores all of them.
-        own = METHODS[self.selection.method].one_fit_up_to
+        own = METHODS[self.selection.method].one_fit_up_to(self.selection.parameters)
         selections = 2 * min(self.largest, int(own)) ** 2 if isfinite(own) else 0
         row_bytes = -(-shape.nbytes // shape.n_samples)
         drawn = draw.n_drawn * (row_bytes + 8) + 8 * n_fits * self.sample_size

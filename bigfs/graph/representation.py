@@ -119,8 +119,9 @@ def components_enough(
     memory_limit : int
         Of a worker. Small ones search small parts of raw rows, without pynndescent.
     """
-    few = (source.n_samples or 0) < MANY_ROWS or source.n_features <= WIDE
-    if few or memory_limit < _LEAST_LIMIT or source.sparse or source.read_once:
+    if memory_limit < _LEAST_LIMIT or source.sparse or source.read_once:
+        return None
+    if source.n_features <= WIDE or (source.counted_samples or 0) < MANY_ROWS:
         return None
     try:
         rows = RowBlocks.from_any(_sample(source), transform=preprocess)

@@ -176,17 +176,19 @@ def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Conf
     """
     number, fits = config.n_features_to_select, config.stability
     default = StabilityConfig()
-    if not config.quick or source.n_samples is None or fits != default or is_by_fits(number):
+    if not config.quick or fits != default or is_by_fits(number):
         return config, ""
-    n_samples = source.n_samples
+    n_samples = source.counted_samples
+    if n_samples is None:
+        return config, ""
     n_read = 2 * default.n_pairs * min(QUICK_ROWS, n_samples // 2)
     unsampled = config.model_copy(update={"quick": False, "stability": None})
     if n_samples > n_read or not plan_input(unsampled, source, place).fits:
         return config, ""
     return unsampled, (
         f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows together; the whole run "
-        f"has {n_samples:,} and takes less time: it is what runs. To have the samples, set "
-        "stability.n_pairs."
+        f"has {'' if source.n_samples else 'about '}{n_samples:,} and takes less time: it is what "
+        "runs. To have the samples, set stability.n_pairs."
     )
 
 

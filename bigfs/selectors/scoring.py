@@ -76,9 +76,11 @@ def resolved(selection: T, source: Source, data: Any = None) -> T:
         scaled = wanted and not counts and different_units(source)
         changes["preprocess"] = "normalize_log1p" if counts else "minmax" if scaled else "none"
     if graph is not None and graph.representation == "auto":
-        large = source.n_features > N_COMPONENTS and (source.n_samples or 0) >= 2 * N_COMPONENTS
         fits = graph.metric == "euclidean" and graph.weight in ("binary", "heat")
-        enough = N_COMPONENTS if counts and large and fits else None
+        enough = None
+        if counts and fits and source.n_features > N_COMPONENTS:
+            large = (source.counted_samples or 0) >= 2 * N_COMPONENTS
+            enough = N_COMPONENTS if large else None
         if fits and not counts and getattr(selection, "update", None) is None:  # of all features
             kind = changes.get("preprocess", selection.preprocess)
             limit = selection.memory_limit

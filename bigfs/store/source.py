@@ -163,6 +163,11 @@ class Source(ABC):
         return self.n_samples
 
     @property
+    def counted_samples(self) -> int | None:
+        """As ``estimated_samples``, but a filter reads its column, and counts."""
+        return self.estimated_samples
+
+    @property
     def layout(self) -> CSRLayout | None:
         """Blocks of a sparse matrix; None where only reading tells how many entries there are."""
         return None

@@ -191,7 +191,15 @@ class FilteredSource(Source):
     @property
     def estimated_samples(self) -> int | None:
         """Rows, or as many as there may be."""
-        most = self._source.estimated_samples
+        return self._kept_of(self._source.estimated_samples)
+
+    @property
+    def counted_samples(self) -> int | None:
+        """Rows that the filter keeps."""
+        kept = self._of_column
+        return self._kept_of(self._source.counted_samples) if kept is None else int(kept.sum())
+
+    def _kept_of(self, most: int | None) -> int | None:
         if self.n_samples is not None or most is None:
             return self.n_samples
         return max(2, -(-most // self._every))

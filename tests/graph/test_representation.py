@@ -115,6 +115,18 @@ def test_wide_rows_are_compared_by_components_that_keep_their_neighbors(any_size
     assert components_enough(open_matrix(few), "none", 5, 2**30) is None
 
 
+def test_wide_rows_of_any_file_are_compared_by_components(any_size: None, tmp_path: Path) -> None:
+    X = manifold(600, 300)
+    np.savetxt(tmp_path / "X.csv", X, delimiter=",")
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "q.npy", np.arange(600))
+    for at_most, expected in ((599, 50), (498, None)):
+        rows = {"column": str(tmp_path / "q.npy"), "at_most": at_most}
+        source = open_matrix(tmp_path / "X.npy", rows=rows)
+        assert components_enough(source, "none", 5, 2**31) == expected
+    assert components_enough(open_matrix(tmp_path / "X.csv"), "none", 5, 2**31) == 50
+
+
 def test_a_run_says_how_many_neighbors_in_all_features_it_has(
     any_size: None, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,20 @@ def test_selections_of_large_sparse_data_are_judged(
         measure_selection(blocks, np.arange(240) % 3, None, Protocol(3), "4 GiB")
 
 
+def test_kept_rows_of_counts_are_compared_by_components_as_all_are(
+    cells: Any, tmp_path: Path
+) -> None:
+    sp.save_npz(tmp_path / "X.npz", sp.hstack([cells, cells], format="csr"))
+    np.save(tmp_path / "q.npy", np.arange(cells.shape[0]))
+    settings = {"run": "r", "input": {"uri": "X.npz"}, "n_features_to_select": 3}
+    for at_most, representation in ((1000, "pca:50"), (99, "pca:50"), (98, "raw")):
+        rows = {"column": str(tmp_path / "q.npy"), "at_most": at_most}
+        source = open_matrix(tmp_path / "X.npz", rows=rows)
+        assert source.n_samples is None
+        config = resolved(make_config(**settings), source)
+        assert config.used_graph.representation == representation, at_most
+
+
 def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:
     sp.save_npz(tmp_path / "X.npz", sp.hstack([cells, cells], format="csr"))
     source = open_matrix(tmp_path / "X.npz")

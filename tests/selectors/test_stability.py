@@ -481,6 +481,23 @@ def test_the_same_bits_on_every_scheduler(scheduler: str, stored: Path) -> None:
     assert found.features_csv() == alone.features_csv()
 
 
+@pytest.mark.parametrize("kind", ["csv", "filter"])
+def test_quick_is_the_whole_run_where_rows_are_counted_later(
+    kind: str, digits: np.ndarray, tmp_path: Path
+) -> None:
+    np.savetxt(tmp_path / "X.csv", digits, fmt="%g", delimiter=",")
+    np.save(tmp_path / "X.npy", digits)
+    np.save(tmp_path / "q.npy", np.arange(len(digits)))
+    given: dict[str, Any] = {"uri": str(tmp_path / "X.csv")}
+    if kind == "filter":
+        rows = {"column": str(tmp_path / "q.npy"), "at_least": 0}
+        given = {"uri": str(tmp_path / "X.npy"), "rows": rows}
+    settings = _config(tmp_path, stability=None, input=given, quick=True)
+    assert any("it is what runs" in note for note in plan_pipeline(make_config(**settings)).notes)
+    quick = run(settings)
+    assert quick.stability is None and not quick.is_quick and quick.n_samples == len(digits)
+
+
 def test_quick_is_the_whole_run_where_that_is_cheaper_and_says_so(
     stored: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from bigfs.core.text import aligned
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.results.result import Result, open_result
 from bigfs.solvers.agreement import agreement_of_pairs
+from bigfs.store.columns import Roles
 from bigfs.store.location import Location
 
 _SHOWN = 10
@@ -72,6 +73,8 @@ class Difference:
         Features that each selected.
     n_features : int
         Features of both runs together.
+    n_included : int
+        Features that both include anyway.
     overlap : Overlap
         What the selections have in common, beside chance.
     agreement : float
@@ -92,6 +95,7 @@ class Difference:
     second: str
     n_selected: tuple[int, int]
     n_features: int
+    n_included: int
     overlap: Overlap
     agreement: float
     expected: list[Expected]
@@ -108,6 +112,13 @@ class Difference:
         """Features in both selections, as a share of the larger one."""
         return self.overlap.count / max(self.n_selected)
 
+    @property
+    def chance(self) -> float:
+        """The share that two random selections would have, beside what both include."""
+        n_included = self.n_included
+        a, b, d = (n - n_included for n in (*self.n_selected, self.n_features))
+        return (n_included + a * b / max(1, d)) / max(self.n_selected)
+
     def json(self) -> str:
         """Return everything as JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -119,8 +130,7 @@ class Difference:
         lines = [
             f"{self.first} -> {self.second}",
             f"{shown.count} features are in both selections (of {a} and {b}): "
-            f"{100 * self.share:.1f} % of the larger; {100 * min(a, b) / self.n_features:.1f} % "
-            "by chance",
+            f"{100 * self.share:.1f} % of the larger; {100 * self.chance:.1f} % by chance",
         ]
         for other in self.expected:
             verdict = "no more" if self.agreement >= other.limit else "more"
@@ -174,6 +184,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     ranks = np.array([_ranks(result, where) for result, where in sides])
     masks = np.array([np.isin(where, result.selected) for result, where in sides])
     anyway = np.array([np.isin(where, _included(result)) for result, where in sides]).all(axis=0)
+    free = masks if anyway.all() else masks[:, ~anyway]
 
     def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
         """Return the features of a mask, by rising values of the order."""
@@ -186,8 +197,9 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         str(second),
         (len(a.selected), len(b.selected)),
         len(names),
+        int(anyway.sum()),
         selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
-        float(agreement_of_pairs(masks[:, ~anyway])[0]),
+        float(agreement_of_pairs(free)[0]),
         [*_expected(first, a), *_expected(second, b)],
         features(masks[1] & ~masks[0], ranks[1]),
         features(masks[0] & ~masks[1], ranks[0]),
@@ -198,9 +210,10 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
 
 
 def _included(result: Result) -> np.ndarray:
-    """Return the features that the agreement of the fits of a run does not count."""
-    sure = result.stability
-    return np.empty(0) if sure is None or sure.included is None else sure.included
+    """Return the features that a run selects anyway."""
+    given = tuple(result.settings.get("include") or ())
+    names = result.feature_names or [str(j) for j in range(result.n_features)]
+    return np.array(Roles(given).features(names, str(result.path)) if given else [], dtype=int)
 
 
 def _expected(run: str | Location, result: Result) -> Iterator[Expected]:

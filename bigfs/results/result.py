@@ -203,6 +203,8 @@ class Result:
         """Return the indices of another number of selected features, ascending.
 
         For ``mcfs`` and numbers up to that of the run (and 500), what a run with it would select.
+        With ``include``, ``redundancy``, ``least_gap`` or ``quick`` a run with it may select
+        others, and a warning says so.
 
         Raises
         ------
@@ -210,11 +212,12 @@ class Result:
             If the number is not an int in [1, n_features].
         """
         n_selected = check_n_selected("support (export --m)", n_features_to_select, self.n_features)
-        apart = [name for name in ("redundancy", "least_gap") if self.settings.get(name)]
-        if apart and n_selected > len(self.selected):
+        names = ("include", "redundancy", "least_gap", "quick")
+        apart = [name for name in names if self.settings.get(name)]
+        if apart and n_selected != len(self.selected):
             logger.warning(
-                "%s holds for the first %d features; those behind them are in the order of the "
-                "method. Run it with n_features_to_select: %d for all.",
+                "%s: the ranking is for %d features. A run with n_features_to_select: %d may "
+                "select others.",
                 " and ".join(apart), len(self.selected), n_selected,
             )  # fmt: skip
         return self._stored.support(n_selected)

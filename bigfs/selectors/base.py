@@ -357,7 +357,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Return the indices of the best features, in ascending order.
 
         One fit serves other numbers of features. Where the order itself depends on the number,
-        the class says for which the answer is that of a fit with it.
+        the class says for which the answer is that of a fit with it; with ``redundancy`` it is
+        that of such a fit for ``n_features_to_select`` only.
         """
         check_is_fitted(self, "ranking_")
         check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))

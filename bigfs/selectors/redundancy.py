@@ -117,7 +117,7 @@ class Redundancy:
         notes = list(result.notes)
         if len(kept) < m:
             notes.append(
-                f"redundancy: only {len(kept)} features have {self._what()} a better one; "
+                f"{self._names()}: only {len(kept)} features have {self._what()} a better one; "
                 "in a larger selection the best of those passed over follow."
             )
         ranking = np.concatenate(parts).astype(np.int64)
@@ -129,6 +129,11 @@ class Redundancy:
             details={**result.details, "redundant_with": redundant_with},
             notes=tuple(notes),
         )
+
+    def _names(self) -> str:
+        """Return the settings that pass over features."""
+        given = {"least_gap": self.least_gap, "redundancy": self.limit <= 1}
+        return " and ".join(name for name, is_given in given.items() if is_given)
 
     def _what(self) -> str:
         """Return what the features that are kept have, in words."""

@@ -12,10 +12,11 @@ import numpy as np
 
 from bigfs.core.cost import Shape
 from bigfs.core.memory import check_fits, task_budget
+from bigfs.core.paths import LabelValues
 from bigfs.pipeline.data import check_apart
 from bigfs.pipeline.table import run_table
 from bigfs.plan.plan import Place, make_plan
-from bigfs.selectors.scoring import check_settings, choose_scoring
+from bigfs.selectors.scoring import check_settings, choose_scoring, stages_of_selection
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.stage import Inputs, Stage, unplanned_stage
@@ -32,10 +33,12 @@ from pipelines.paper.datasets import (
 from pipelines.paper.protocols import best_of_grid, by_draws, by_labels
 from pipelines.paper.rows import PaperResult, PaperRow
 from pipelines.paper.settings import ALL_FEATURES, PaperTable, SetConfig
-from pipelines.paper.trials import Trial
+from pipelines.paper.trials import CLASSES, Trial, started
 
 logger = logging.getLogger("bigfs")
 _VERSION = 1
+# Stands for the classes that a method starts from, which do not change its stages.
+_ANY_CLASSES = LabelValues(CLASSES, np.arange(2))
 # Settings that no value depends on.
 _NOT_OF_RESULTS = {"run", "sets", "only", "not_run", "data", "cluster", "title"}
 _PROTOCOLS = {"draws": by_draws, "grid": best_of_grid, "labels": by_labels}
@@ -200,6 +203,12 @@ def _run_case(directory: RunDirectory, config: PaperTable, dataset: SetConfig, c
         **config.model_dump(mode="json", exclude=_NOT_OF_RESULTS),
         "set": dataset.model_dump(mode="json", exclude={"paper"}),
         "case": case,
+        # A method that changes gives other rows.
+        "versions": {
+            stage.name: stage.version
+            for entry in config.entries(dataset, n_clusters=2)
+            for stage in stages_of_selection(started(entry.config, _ANY_CLASSES))
+        },
     }
     engine = Engine(
         RunStages(directory, config.memory_limit, shared=True), None, content_key(config, dataset)

@@ -13,6 +13,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config, Entry
+from bigfs.core.paths import LabelValues
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.evaluate.metrics import nearest_neighbor_error
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
@@ -85,13 +86,13 @@ def _fit(
     with replaced_file(classes, sync=False) as file:
         np.save(file, y)
     for entry in entries:
-        started = _started(entry.config, str(classes))
+        begun = started(entry.config, str(classes))
         selections: dict[int, tuple[int, ...]] = {}
         clusters = None
         wanted = [m for m in sizes if m <= X.shape[1]]
         if entry.everything:
             wanted = [X.shape[1]]
-        for config, served in fits_for(started, wanted):
+        for config, served in fits_for(begun, wanted):
             stages = stages_of_selection(config, remote=is_remote(folder))
             result = FeatureScores.open(engine.run(stages)["result"])
             selections |= {m: tuple(result.support(m).tolist()) for m in served}
@@ -103,8 +104,8 @@ def _fit(
     return outcomes
 
 
-def _started(config: Config, classes: str) -> Config:
-    """Return the configuration with ``init: classes`` as a file with the known classes."""
+def started(config: Config, classes: str | LabelValues) -> Config:
+    """Return the configuration with ``init: classes`` as the known classes."""
     if getattr(config.parameters, "init", None) != CLASSES:
         return config
     return config.with_parameters(init=classes)

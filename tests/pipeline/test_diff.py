@@ -68,6 +68,18 @@ def test_drift_that_was_planted_is_what_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_features_that_both_include_are_no_chance(tmp_path: Path) -> None:
+    first = _run(tmp_path, "first", _night(), include=["f"])
+    second = _run(tmp_path, "second", _night(b=0.1), include=["f"])
+    difference = diff_runs(first, second)
+    assert difference.n_included == 1 and difference.overlap.count == 2  # f and a
+    assert difference.chance == pytest.approx((1 + 2 * 2 / 5) / 3)
+    assert difference.agreement == pytest.approx((1 - 2 * 2 / 5) / (2 - 2 * 2 / 5))
+    assert "66.7 % of the larger; 60.0 % by chance" in difference.text()
+    every = [_run(tmp_path, name, _night(), include=["*"], n_features_to_select=6) for name in "xy"]
+    assert diff_runs(*every).agreement == diff_runs(*every).chance == 1
+
+
 def test_settings_that_differ_are_named_and_those_of_the_place_are_not(tmp_path: Path) -> None:
     frame = _night()
     first = _run(tmp_path, "first", frame)

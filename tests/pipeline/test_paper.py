@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,25 @@ def test_the_generated_clusters_are_those_of_the_paper(tmp_path: Path) -> None:
     )
     row = _row(compare({**settings, "data": None}), method="all_features")
     assert row.detail.startswith("mean of 3 draws") and 0 < row.value < 50
+
+
+def test_rows_of_a_method_that_has_changed_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, stages_of = _settings(tmp_path), papers.stages_of_selection
+
+    def never(*given: Any) -> None:
+        raise AssertionError("it is computed")
+
+    def later(*given: Any) -> list[Any]:
+        return [replace(stage, version=stage.version + 1) for stage in stages_of(*given)]
+
+    compare(settings)
+    monkeypatch.setattr(papers, "_PROTOCOLS", dict.fromkeys(papers._PROTOCOLS, never))
+    compare(settings)
+    monkeypatch.setattr(papers, "stages_of_selection", later)
+    with pytest.raises(AssertionError, match="it is computed"):
+        compare(settings)
 
 
 def test_clusters_of_the_method_itself_or_of_k_means(tmp_path: Path) -> None:

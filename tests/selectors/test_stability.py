@@ -481,6 +481,32 @@ def test_the_same_bits_on_every_scheduler(scheduler: str, stored: Path) -> None:
     assert found.features_csv() == alone.features_csv()
 
 
+def test_beside_an_automatic_number_fits_have_as_many_as_it_may_choose(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 30))
+    settings = {"method": "column_subset", "stability": {"n_pairs": 4}, "report": None}
+    criterion = {"auto": "explained_variance", "share": 1.0}
+    auto = {**settings, "run": str(tmp_path / "auto"), "n_features_to_select": criterion}
+    chosen = run(auto, data=X)
+    m = len(chosen.selected)
+    assert m > 9  # half of the rows of a fit
+    assert chosen.stability.n_selected == m
+    given = run({**settings, "run": str(tmp_path / "own"), "n_features_to_select": m}, data=X)
+    np.testing.assert_array_equal(chosen.stability.frequencies, given.stability.frequencies)
+    assert chosen.stability.stability == given.stability.stability
+
+
+def test_what_is_said_of_the_data_is_said_once_and_by_names(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 5)) * [1, 1e4, 1, 1, 1]
+    frame = pd.DataFrame(X, columns=[*"abcde"])
+    settings = {"method": "max_variance", "n_features_to_select": 2, "preprocess": "none",
+                "stability": {"n_pairs": 2}, "report": None}  # fmt: skip
+    for quick in (False, True):
+        changes = {"run": str(tmp_path / f"{quick}"), "quick": quick}
+        notes = run({**settings, **changes}, data=frame).notes
+        assert not any("fits of the stability note" in note for note in notes), notes
+        assert sum("b" in note and "scale" in note for note in notes) == 1, notes
+
+
 @pytest.mark.parametrize("kind", ["csv", "filter"])
 def test_quick_is_the_whole_run_where_rows_are_counted_later(
     kind: str, digits: np.ndarray, tmp_path: Path

@@ -84,7 +84,8 @@ class StabilitySelection(BaseSelector, kw_only=False):
     -----
     With z_ij = 1 if fit i selects feature j, frequency p_j = mean_i z_ij. The agreement of B fits
     of m features is Phi = 1 - mean_j [B/(B-1) p_j (1-p_j)] / [(m/d)(1 - m/d)] [2]_, that of a pair
-    the same with B = 2. ``get_support`` has the m most frequent features, with
+    the same with B = 2. Frequencies are those of ``n_features_to_select`` features: a fit with m
+    may select others than ``support(m)``. ``get_support`` has the m most frequent features, with
     ``redundancy`` without those that say the same as more frequent ones. ``bound_`` is
     q^2 / ((2t-1) d) with q = m and t the threshold [1]_: its features are rarely selected, which
     is not to say that they are wrong. Cost: one pass over X, then every fit is one task in one

@@ -35,6 +35,7 @@ from bigfs.selectors.redundancy import Redundancy, included, passed_over, with_r
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.scoring import (
     check_settings,
+    data_notes,
     preparation_notes,
     stages_of_selection,
     start_of,
@@ -89,7 +90,7 @@ def stability_stage(
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
     name = "result" if quick else "stability"
-    return Stage(name, 9, used, choose, beside=not quick, sparse=True)
+    return Stage(name, 10, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
@@ -162,6 +163,10 @@ def choose_fits(
         If a fit does not fit a worker; it names the largest sample that does.
     """
     size = max(2, min(sample_size or shape.n_samples, shape.n_samples // 2))
+    auto = selection.n_features_to_select
+    if isinstance(auto, Auto) and not quick:  # as many as the curves may choose
+        most = largest_number(auto, shape.n_samples, shape.n_features)
+        selection = selection.model_copy(update={"n_features_to_select": most})
     fits = SampledFits(shape, selection, n_pairs, size, quick)
     budget = task_budget(selection.memory_limit)
     if not fits.is_within(budget):
@@ -190,7 +195,7 @@ class SampledFits:
     n_pairs: int
     sample_size: int  # rows of each fit
     # Whether the consensus is the result of the run, with a number of features of its own where it
-    # is "auto"; else fits have as many as another stage may choose.
+    # is "auto".
     quick: bool = False
 
     @property
@@ -296,8 +301,7 @@ class SampledFits:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
             # Read by the tasks: there may be as many as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
-            is_named = self.selection.least_gap or self.selection.include
-            names = hand_over(work.path, blocks.source.feature_names or [] if is_named else [])
+            names = hand_over(work.path, blocks.source.feature_names or [])
             job = self, rows, dropped, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
@@ -306,7 +310,7 @@ class SampledFits:
         if self.quick:
             redundancy = self.redundancy(result.details["n_selected"])
             result = passed_over(result, blocks, self.selection, redundancy)
-            notes += result.notes
+            notes = [*data_notes(blocks, self.selection.method), *notes, *result.notes]
         if self.n_pairs == 1:
             notes.append("stability: an interval needs more than one pair of samples.")
         n_selected = result.details["n_selected"]
@@ -359,7 +363,10 @@ def _fitted(
     blocks.source.feature_names = names or None
     store = TemporaryStages(scratch.child("stages"))
     finished = Engine(store, blocks).run(stages)
-    notes = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
+    # What is said of the data is said of all rows.
+    about = data_notes(blocks, selection.method)
+    noted = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
+    notes = [note for note in noted if note not in about]
     number = len(Curves.open(finished["curves"]).order) if "curves" in finished else 0
     return FeatureScores.open(finished["result"]), number, notes
 

@@ -395,6 +395,21 @@ def test_a_setting_that_names_a_column_works_as_it_is_printed(
     assert ran.code == 0, (command, ran.err)
 
 
+def test_a_column_without_a_value_is_left_out_and_one_row_is_refused(
+    bigfs_command: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("X.csv").write_text("a,b,c,d\n1,,3,1\n4,,6,\n7,,9,5\n2,,8,6\n")
+    shown = bigfs_command("inspect", "X.csv").out
+    assert "No row of the first 4 has a value in b." in shown
+    command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
+    arguments = shlex.split(command.removeprefix("It would take: bigfs "))
+    ran = bigfs_command(*arguments, "--set", "mcfs.n_clusters=2", "--quiet")
+    assert ran.code == 0, (command, ran.err)
+    Path("X.csv").write_text("a,b,c\n1,2,3\n")
+    assert "at least 2 samples are needed. Got 1." in bigfs_command("inspect", "X.csv").out
+
+
 def test_infinities_of_a_table_are_said_before_a_run_refuses_them(
     bigfs_command: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -403,3 +418,7 @@ def test_infinities_of_a_table_are_said_before_a_run_refuses_them(
     with (tmp_path / "X.csv").open("a") as file:
         file.write("\ninf,1.5\n")
     assert "1 values are infinite" in bigfs_command("inspect", f"{tmp_path}/X.csv").out
+    (tmp_path / "X.csv").write_text("a,b\n1,2\n1e200,3\n4,5\n")
+    assert "1 values are infinite or beyond" in bigfs_command("inspect", f"{tmp_path}/X.csv").out
+    np.save(tmp_path / "X.npy", [[1.0, 2], [1e200, 3]])
+    assert "1 values are infinite or beyond" in bigfs_command("inspect", f"{tmp_path}/X.npy").out

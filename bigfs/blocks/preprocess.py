@@ -62,7 +62,7 @@ class Transform:
             out *= scale.astype(dtype)
             return out.astype(X.dtype, copy=False)
         if self.kind.startswith("normalize"):
-            X = _normalize_total(X, first_row)
+            X = _normalize_total(X, first_row, self.kind)
             if self.kind == "normalize_total":
                 return X
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
@@ -150,14 +150,14 @@ def _scaled(X: Any, scale: np.ndarray) -> Any:
     return out
 
 
-def _normalize_total(X: Any, first_row: int) -> Any:
+def _normalize_total(X: Any, first_row: int, kind: str) -> Any:
     """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
     values = values_of(X)
     if values.size and values.min() < 0:
-        row = first_row + place_of(X, int(values.argmin()))[0]
+        row, column = place_of(X, int(values.argmin()))
         raise RowError(
-            f"preprocess 'normalize_total': row {row} has {values.min():g}; "
-            "values must not be negative. Use another preprocess."
+            f"preprocess '{kind}': row {first_row + row}, column {column} is {values.min():g}; "
+            f"values must not be negative. Use another preprocess. {FROM_0}"
         )
     if hasattr(X, "indptr"):
         totals = np.bincount(rows_of_entries(X), values, X.shape[0])

@@ -5,11 +5,11 @@ Each command that is proposed is tried first, up to the plan.
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from bigfs.store.source import (
     open_matrix,
 )
 from bigfs.store.tables import kind_of, typed
+from bigfs.store.values import LARGEST, usable
 
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
 # Of a source that holds more beside its blocks, columns are looked at a few at a time.
@@ -288,7 +289,7 @@ def _column(name: str, kind: str, array: Any) -> TableColumn:
         shown = ", ".join(value[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
         alike = content == "category"
     is_id = alike and rows > 2 and len(distinct) == rows
-    n_inf = sum(map(math.isinf, values)) if content == "number" else 0
+    n_inf = sum(abs(value) > LARGEST for value in values) if content == "number" else 0
     return TableColumn(
         name, kind, is_number, rows - len(values), n_inf, len(distinct), shown, is_id
     )
@@ -322,7 +323,8 @@ def _verdict(
     """Return a run's refusal of the table, and the settings with which it would take it."""
     n_rows, n_empty = rows
     numbers = [column for column in columns if column.is_number]
-    gaps = [column for column in numbers if column.missing and column.is_feature]
+    empty = [column.name for column in numbers if column.is_feature and column.missing == n_rows]
+    gaps = [c for c in numbers if c.missing and c.is_feature and c.name not in empty]
     settings = [f"input.{name}={as_setting(v)}" for name, v in (opening or proposed).items()]
     classes, unlike = [], []
     if not opening:  # else a refusal says what else is needed
@@ -334,7 +336,7 @@ def _verdict(
         others = [column for column in columns if not column.is_number and column.name != ids]
         classes = [c.name for c in others if 1 < c.distinct <= _FEW * n_rows and not c.missing]
         unlike = unlike_others(column.name for column in numbers if column.name != ids)
-        if left_out := [*(column.name for column in others), *unlike]:
+        if left_out := [*(column.name for column in others), *unlike, *empty]:
             patterns = as_setting([f"!{name}" for name in left_out])
             settings.append(f"input.columns={patterns}")
     if gaps:
@@ -344,6 +346,8 @@ def _verdict(
     if gaps:
         what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
         lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
+    if empty:
+        lines.append(f"No row of the first {n_rows:,} has a value in {first_of(empty, _EXAMPLES)}.")
     n_inf = sum(column.infinite for column in numbers if column.is_feature)
     if n_inf:
         lines.append(_infinite(n_inf))
@@ -366,7 +370,10 @@ def _verdict(
 
 
 def _infinite(count: int) -> str:
-    return f"{count:,} values are infinite, which a run refuses: correct the data."
+    return (
+        f"{count:,} values are infinite or beyond {LARGEST:g}, which a run refuses: correct the "
+        "data."
+    )
 
 
 def _known_classes(columns: Sequence[str]) -> list[str]:
@@ -406,7 +413,8 @@ def _values(source: Source) -> list[str]:
         text += f", {zeros:.0%} zeros" if zeros > 0.01 else ""
         constant = int((X == X[0]).all(axis=0).sum())
         lines.append(text + (f", {constant:,} constant features" if constant else ""))
-    n_nan, n_inf = int(np.isnan(X).sum()), int(np.isinf(X).sum())
+    n_nan = int(np.isnan(X).sum())
+    n_inf = X.size - n_nan - int(usable(X).sum())
     if n_nan:
         n_empty = int(np.isnan(X).all(axis=1).sum())
         cure = "drop_rows" if n_nan == n_empty * X.shape[1] else "mean"
@@ -440,8 +448,9 @@ def proposal(
     try:
         config = load_config(method, given)
         source = open_matrix(config.input.uri, **config.opening)
-        if next(source.iter_blocks(_HEAD_ROWS), None) is None:
-            raise InputError(f"{source.uri}: at least 2 samples are needed. Got 0.")
+        n_rows = sum(len(block) for block in islice(source.iter_blocks(_HEAD_ROWS), 2))
+        if n_rows < 2:
+            raise InputError(f"{source.uri}: at least 2 samples are needed. Got {n_rows}.")
         if config.n_features_to_select >= source.n_features:
             given.append(f"n_features_to_select={max(1, source.n_features // 2)}")
             config = load_config(method, given)

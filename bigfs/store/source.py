@@ -594,6 +594,8 @@ def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
     if not isinstance(uri, (str, Path, ObjectPath)):
         return None, variable
     uri = str(uri)
+    if not uri:
+        raise InputError("The path of the input is empty. Name a file or a folder.")
     if listed_in(uri) is not None or "::" not in uri:
         return uri, variable
     if variable is not None:

@@ -94,9 +94,9 @@ def test_totals_of_rows_are_normalized(matrix: Any) -> None:
     blocks = _blocks(X, sparse=True, transform="normalize_log1p")
     logged = blocks.start_pass().read(0, 300)
     np.testing.assert_allclose(logged.toarray(), np.log1p(dense), rtol=1e-14)
-    for given in (-X, -X.toarray()):
-        with pytest.raises(InputError, match=r"'normalize_total': row \d+ has -.*not be negative"):
-            _blocks(given, sparse=True, transform="normalize_total").moments()
+    for given, kind in ((-X, "normalize_total"), (-X.toarray(), "normalize_log1p")):
+        with pytest.raises(InputError, match=rf"'{kind}': row \d+, column \d+ is -.*not be neg"):
+            _blocks(given, sparse=True, transform=kind).moments()
 
 
 @pytest.mark.parametrize("kind", ["memory", "store", "dask"])

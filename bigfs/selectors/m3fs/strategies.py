@@ -292,7 +292,7 @@ def _details_of(
     n_empty = int((state.sizes == 0).sum())
     if n_empty:
         logger.warning(
-            "m3fs: %d of %d clusters are empty. Raise C, loosen balance, or begin elsewhere.",
+            "%d of %d clusters are empty. Raise C, loosen balance, or begin elsewhere.",
             n_empty,
             len(state.sizes),
         )

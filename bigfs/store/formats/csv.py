@@ -50,7 +50,7 @@ _LOOKED_AT_BYTES = 2**16
 # What a download ends in where a server wanted a click.
 _PAGES = ("<!doctype html", "<html")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
-_PARQUET = b"PAR1"
+_PARQUET, _GZIP = b"PAR1", b"\x1f\x8b"
 _OF_NUMBERS = b"0123456789.,;-+eE\t\r\n "
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
@@ -501,6 +501,8 @@ class TextTable(Table):
                 read = file.read(self._piece_bytes)
                 if line == 1 and read.startswith(_PARQUET):
                     raise InputError(f"{self.uri} is a Parquet file. Name it .parquet.")
+                if line == 1 and read.startswith(_GZIP):
+                    raise InputError(f"{self.uri} is compressed by gzip. Name it .csv.gz.")
                 text = read if decoder is None else decoder.decode(read, not read).encode()
                 if line == 1 and not rest:
                     text = text.removeprefix(codecs.BOM_UTF8)
@@ -598,7 +600,7 @@ def propose(path: Location) -> dict[str, Any]:
             begin = file.read(_LOOKED_AT_BYTES)
     except (InputError, OSError):  # said where it is opened
         return {}
-    if begin.startswith(_PARQUET):
+    if begin.startswith((_PARQUET, _GZIP)):
         return {}
     settings = proposed(begin, dialect_of(None, path.name, str(path)))
     return {"csv": settings} if settings else {}

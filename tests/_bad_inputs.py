@@ -310,6 +310,9 @@ SETTINGS: dict[str, Case] = {
                                     "cluster.address=tcp://127.0.0.1:dask", ("dask", "port")),
     "keep 0 runs": Case(None, SET + "keep=0", ("keep", "0")),
     "keep runs without dates": Case(None, SET + "keep=3", ("keep", "{date}")),
+    "a difference without dates": Case(
+        None, SET + "output.diff_below=0.5", ("output.diff_below", "{date}")
+    ),
     "a date that is none": Case(None, SET + "run=out-{date} --set date=tomorrow",
                                 ("date", "tomorrow")),
     "a place of another kind": Case(None, SET + "run=out-{day}", ("{day}", "{date}")),

@@ -209,8 +209,11 @@ class _RunSection(Section):
             object.__setattr__(self, "run", self.run.replace(DATE, str(self.date)))
         elif self.date is not None and self.date not in self.run.rpartition("/")[2]:
             raise ValueError(f"date needs {DATE} in run, such as runs/nightly-{DATE}")
-        elif self.keep is not None and self.date is None:
-            raise ValueError(f"keep needs {DATE} in run, such as runs/nightly-{DATE}")
+        elif self.date is None:
+            below = getattr(getattr(self, "output", None), "diff_below", None)
+            for name, value in (("keep", self.keep), ("output.diff_below", below)):
+                if value is not None:
+                    raise ValueError(f"{name} needs {DATE} in run, such as runs/nightly-{DATE}")
         return self
 
 

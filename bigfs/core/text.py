@@ -26,6 +26,12 @@ def printable(text: str) -> str:
     )
 
 
+def in_picture(text: str) -> str:
+    """Return a text that matplotlib shows as it is: no formula, and no label that it hides."""
+    text = printable(text).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def spreadsheet_cell(text: str) -> str:
     """Return a text that no spreadsheet executes: formulas get a leading ``'``, numbers do not."""
     if not text.startswith(_FORMULA):

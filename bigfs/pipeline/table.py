@@ -246,7 +246,7 @@ class ComparisonResult:
         """Return the table as a pandas frame: the columns of ``table.csv``, values in [0, 1]."""
         import pandas as pd
 
-        return pd.read_csv(io.StringIO(self.csv()))
+        return pd.read_csv(io.StringIO(self.csv()), keep_default_na=False, na_values=[""])
 
     def plot(self) -> np.ndarray:
         """Draw the scores by number of features, a panel each, on a figure of pyplot.

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.text import in_picture
+
 # The scores of a comparison, and how tables and figures name them.
 SCORES = {
     "nmi": "NMI",
@@ -88,13 +90,13 @@ def draw_panels(
     handles, labels = figure.axes[0].get_legend_handles_labels()
     columns = min(7, len(labels))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    figure.suptitle(title)
+    figure.suptitle(in_picture(title))
     return row
 
 
 def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     if curve.is_line:
-        axes.axhline(curve.values[0], color="gray", linestyle="--", label=curve.name)
+        axes.axhline(curve.values[0], color="gray", linestyle="--", label=in_picture(curve.name))
         return
     position = 0 if curve.is_chance else names.index(curve.name)
     axes.errorbar(
@@ -107,7 +109,7 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
         markersize=5,
         capsize=2,
         elinewidth=0.8,
-        label=curve.name,
+        label=in_picture(curve.name),
     )
 
 
@@ -145,7 +147,7 @@ def _draw_line(axes: Any, title: str, ranks: Any) -> None:
     start = min(1.0, k - ranks.critical_difference)
     axes.plot([start, start + ranks.critical_difference], [2.2, 2.2], color="black", marker="|")
     label = f"{title}: critical difference {ranks.critical_difference:.2f}"
-    axes.text(start, 2.5, label, ha="left", va="bottom", fontsize=9)
+    axes.text(start, 2.5, in_picture(label), ha="left", va="bottom", fontsize=9)
     for i, group in enumerate(groups):
         low, high = means[group[0]], means[group[-1]]
         axes.plot([low - 0.05, high + 0.05], [-0.5 - 0.4 * i] * 2, color="#d55e00", linewidth=3)
@@ -157,5 +159,5 @@ def _draw_line(axes: Any, title: str, ranks: Any) -> None:
         end, align = (0.6, "right") if is_left else (k + 0.4, "left")
         axes.plot([means[name], means[name], end], [0, depth, depth], color="gray", linewidth=0.8)
         text = f"{name} {means[name]:.1f}" if is_left else f"{means[name]:.1f} {name}"
-        axes.text(end, depth, text, ha=align, va="center", fontsize=8)
+        axes.text(end, depth, in_picture(text), ha=align, va="center", fontsize=8)
     axes.set_ylim(below - 0.8 * half, 3.4)

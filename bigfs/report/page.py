@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
-from bigfs.core.paths import short_name
+from bigfs.core.paths import OBJECT, short_name
 from bigfs.core.threads import ignoring_warnings
 from bigfs.core.yamltext import write_yaml
 from bigfs.report.curves import SCORES, drawn
@@ -95,7 +95,9 @@ def run_page(result: Result, mark: str = "") -> str:
         reasons={} if curves is None else _reasons(curves, first[:_BARS]),
         pair=_closest_pair(sample.correlation),
         quality=_quality(result),
-        command=f"bigfs run {shlex.quote(f'{result.path}/config.yaml')} --set run=ANOTHER",
+        command=_repeated(
+            "run", f"{result.path}/config.yaml", str(used["input"]["uri"]), "ANOTHER"
+        ),
         configuration=write_yaml(used),
         **pictures,
     )
@@ -147,8 +149,16 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
             [f"{o['n_features']}", o["first"], o["second"], f"{100 * o['share']:.0f}"]
             for o in table["overlaps"]
         ],
-        command=f"bigfs compare {shlex.quote(f'{folder}/config.yaml')}",
+        command=_repeated("compare", f"{folder}/config.yaml", str(table["input"])),
     )
+
+
+def _repeated(command: str, config: str, uri: str, place: str = "") -> str:
+    """Return what repeats a command, to another run directory where one is given."""
+    if uri.startswith(OBJECT):
+        other = f", overrides='run={place}'" if place else ""
+        return f"bigfs.{command}({config!r}, data=...{other})"
+    return f"bigfs {command} {shlex.quote(config)}" + (f" --set run={place}" if place else "")
 
 
 @cache

@@ -5,6 +5,7 @@ Features have positions in an image, or along an axis such as wavelength.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.text import cut, printable
+from bigfs.core.text import cut, in_picture, printable
 from bigfs.results.sample import Sample, sample_of, sample_of_result, selected_first
 from bigfs.stages.curves import Curves
 from bigfs.store.columns import as_number
@@ -163,7 +164,7 @@ class Plots:
             inside = sample.points[groups == group]
             label = str(group) if labels is None else str(values[group])
             ax.scatter(*inside.T, s=_POINTS_SIZE, color=COLORS[group % len(COLORS)], alpha=0.6,
-                       linewidths=0, rasterized=True, label=printable(label))  # fmt: skip
+                       linewidths=0, rasterized=True, label=in_picture(label))  # fmt: skip
         ax.set(xlabel=f"{len(sample.points):,} rows by two {sample.axes}", xticks=[], yticks=[])
         if 1 < len(np.unique(groups)) <= 20:
             ax.legend(title=named, frameon=False, markerscale=2, loc="center left",
@@ -205,7 +206,8 @@ class Plots:
         Parameters
         ----------
         axis : array-like of shape (n_features,) or None, default=None
-            The position of each feature. None: the features' names, which are numbers then.
+            The position of each feature. None: the features' names, which are numbers then, and no
+            count of them.
         ax : Axes or None, default=None
         unit : str, default=""
             Unit of the axis, for its label. Default: that of the data, where they have one.
@@ -232,7 +234,8 @@ class Plots:
             ax.patch.set_visible(False)
         ax.plot(places[order], self.scores_[order], color=KEPT, linewidth=1)
         ax.scatter(places[kept], self.scores_[kept], color=MARK, s=14, zorder=3, label="selected")
-        ax.set(xlabel=f"position, {unit}" if unit else label or "position", ylabel="score")
+        named = f"position, {unit}" if unit else label or "position"
+        ax.set(xlabel=in_picture(named), ylabel="score")
         ax.legend(frameon=False)
         return ax
 
@@ -290,17 +293,18 @@ class Plots:
 
     def _places(self, axis: Any) -> np.ndarray:
         if axis is None:
-            places = positions_of(self.names)
-            if places is None:
+            places = _numbers_of(self.names)
+            if not np.isfinite(places).all() or _are_counted(places):
                 raise InputError(
                     "spectrum needs the position of each feature, as axis: their names are no "
-                    "numbers."
+                    "numbers, or only count them."
                 )
             return places
         places = np.asarray(axis)
-        if places.shape != (len(self.names),) or places.dtype.kind not in "iuf":
+        is_one_each = places.shape == (len(self.names),) and places.dtype.kind in "iuf"
+        if not is_one_each or not np.isfinite(places).all():
             raise InputError(
-                f"axis must hold a number for each of the {len(self.names)} features. Got "
+                f"axis must hold a finite number for each of the {len(self.names)} features. Got "
                 f"{places.dtype} of shape {places.shape}."
             )
         return places.astype(np.float64)
@@ -388,19 +392,28 @@ def plots_of(result: Result) -> Plots:
 
 def check_image(shape: Sequence[int] | None, n_features: int) -> None:
     """Raise InputError unless an image of a shape has as many pixels as there are features."""
-    if shape and shape[0] * shape[1] != n_features:
+    if shape and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != n_features):
         raise InputError(
-            f"report.image_shape: {shape[0]} x {shape[1]} is {shape[0] * shape[1]} pixels, and "
+            f"report.image_shape: {' x '.join(map(str, shape))} is {math.prod(shape)} pixels, and "
             f"the data have {n_features} features. Correct it, or remove it."
         )
 
 
 def positions_of(names: Sequence[str]) -> np.ndarray | None:
-    """Return the features' names as positions, None if they are no increasing numbers."""
-    places = np.array([as_number(name) for name in names], dtype=np.float64)  # None is NaN
-    rises = len(places) > 2 and np.isfinite(places).all() and (np.diff(places) > 0).all()
-    counted = np.array_equal(places, np.arange(len(places)) + places[:1])
-    return places if rises and not counted else None
+    """Return the features' names as positions, None if they are no numbers in order, or counted."""
+    places = _numbers_of(names)
+    steps = np.diff(places)
+    in_order = len(places) > 2 and ((steps > 0).all() or (steps < 0).all())
+    return places if in_order and not _are_counted(places) else None
+
+
+def _are_counted(places: np.ndarray) -> bool:
+    return np.array_equal(places, np.arange(len(places)) + places[:1])
+
+
+def _numbers_of(names: Sequence[str]) -> np.ndarray:
+    """Return the numbers that names are, NaN for others."""
+    return np.array([as_number(name) for name in names], dtype=np.float64)  # None is NaN
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:

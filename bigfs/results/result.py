@@ -603,10 +603,11 @@ def _number_lines(curves: Curves) -> list[str]:
     if number is not None:
         about = f"{number['rule']}; up to {number['largest']} were looked at"
         lines.append(f"  {n_selected} features by {number['auto']}: {about}.")
-    explained = 100 * np.nansum(curves.adds)
-    lines.append(f"  The selected explain {explained:.0f} % of the variance of all features.")
+    explained, n_known = 100 * np.nansum(curves.adds), int(np.isfinite(curves.adds).sum())
+    which = "The selected" if n_known == n_selected else f"The first {n_known:,} of the selected"
+    lines.append(f"  {which} explain {explained:.0f} % of the variance of all features.")
     left_out = len(curves.correlation) - n_selected
-    if left_out:
+    if left_out and n_known == n_selected:
         alike = int((np.abs(curves.correlation) >= ALIKE).sum())
         have = "has" if alike == 1 else "have"
         lines.append(

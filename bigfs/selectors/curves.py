@@ -39,7 +39,6 @@ from bigfs.selectors.number import (
     choose_number,
     is_by_fits,
     largest_number,
-    rule_in_words,
 )
 from bigfs.selectors.redundancy import included
 from bigfs.selectors.registry import METHODS
@@ -82,7 +81,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
     choose = partial(_choose, selection=selection, quick=quick)
-    return Stage("curves", 8, settings, choose, sparse=True)
+    return Stage("curves", 9, settings, choose, sparse=True)
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
@@ -132,6 +131,15 @@ class OnePass:
         room -= own_bytes(shape, GROUP)
         each = 8 * (d + n_targets) * _parts(shape)
         n_leading = max(1, min(wanted, room // each))
+        if n_leading < (most := largest if isinstance(number, Auto) else number):
+            what = f"What features add is known of the first {n_leading:,} only, and which of them "
+            what += "others are closest to not at all"
+            if isinstance(number, Auto):
+                what = f"Numbers up to {n_leading:,} were looked at, not up to {most:,}"
+            notes.append(
+                f"{what}: workers have no room for the products of more features with all {d:,}. "
+                "Raise memory_limit."
+            )
         n_rows = max(20, min(_SAMPLE_VALUES, budget // 200) // d)
         n_rows = min(shape.n_samples, _SAMPLE_ROWS, n_rows)
         largest = min(largest, n_leading)
@@ -192,9 +200,9 @@ class OnePass:
         number, about = self.number, result.details.get("number")
         if isinstance(number, Auto):
             if about is None:
-                chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
+                chosen, rule = choose_number(number, sizes, values, errors, blocks.n_samples)
                 about = {**number.model_dump(), "n_features_to_select": chosen}
-                about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
+                about |= {"largest": int(sizes[-1]), "rule": rule}
                 about = at_least(about, len(included(blocks.source, self.selection.include)))
             number = about["n_features_to_select"]
         return Curves(
@@ -224,7 +232,7 @@ class OnePass:
         gains, d = products.gains(known), self.shape.n_features
         adds = np.full(len(order), np.nan)
         adds[np.isin(order, known)] = gains[:, :d].sum(axis=1) / products.total
-        closest, correlation = products.closest(known)
+        closest, correlation = products.closest(known if len(known) == len(order) else known[:0])
         closest[order], correlation[order] = -1, 0.0
         what, parts = "eigenvector", np.zeros((d, gains.shape[1] - d))
         explains_parts = None if self.quick else METHODS[self.selection.method].explains

@@ -86,11 +86,13 @@ def choose_number(
     values: dict[str, np.ndarray],
     errors: dict[str, np.ndarray],
     n_samples: int,
-) -> int:
-    """Return the number of features by a criterion, from curves as `Curves` has them."""
+) -> tuple[int, str]:
+    """Return the number of features by a criterion, and the rule: see `Curves`."""
     criterion = CRITERIA[auto.auto]
     curve = criterion.curve(sizes, values, n_samples)
-    return smallest_enough(sizes, curve, errors.get(criterion.errors, 0.0 * curve), auto.share)
+    m = smallest_enough(sizes, curve, errors.get(criterion.errors, 0.0 * curve), auto.share)
+    rule = f"{criterion.title} has no plateau that tells a number; give one, or another criterion"
+    return (m, rule_in_words(auto)) if m else (1, rule)
 
 
 def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, share: float) -> int:
@@ -104,7 +106,14 @@ def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, s
         The curve, which starts at 0 for no feature, and its standard errors.
     share : float
         Of the plateau.
+
+    Returns
+    -------
+    m : int
+        0 where the curve is nowhere above the line on which it ends, or not by its error.
     """
+    if len(sizes) == 1:
+        return int(sizes[0])
     m = np.concatenate([[0], sizes])
     curve, errors = np.concatenate([[0.0], values]), np.concatenate([[0.0], errors])
     middle = np.interp(m[-1] / 2, m, curve)
@@ -114,7 +123,7 @@ def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, s
     enough = min(share * above[best], above[best] - errors[best])
     first = int((above >= enough).argmax())
     if first == 0:
-        return 1
+        return 0
     step = (enough - above[first - 1]) / (above[first] - above[first - 1])
     # What is rounding must not make one feature more of it.
     exact = m[first - 1] + step * (m[first] - m[first - 1])

@@ -144,12 +144,14 @@ def maximization(
 
     The weight of a component is what its rows exceed half its number of parameters by. Where
     that is nothing for several at once, only the weakest goes, and the others keep their share:
-    its rows may save them.
+    its rows may save them. So it is where no feature is left: it needs more rows than components.
     """
     k, d = mixture.mean.shape
     rows = sums.rows
     kept = np.arange(k)
-    if k > min_clusters and rows.min() - d <= _EXCESS:
+    inside = _beyond(sums.relevant[0].sum(axis=0), k)
+    is_lost = not inside.any() and not (mixture.saliency == 1).any()
+    if k > min_clusters and (is_lost or rows.min() - d <= _EXCESS):
         kept = np.delete(kept, rows.argmin())
     exceed = rows[kept] - d
     weights = exceed if (exceed > _EXCESS).all() else rows[kept]
@@ -158,10 +160,10 @@ def maximization(
         sums.relevant[:, kept], mixture.mean[kept], mixture.variance[kept], least_variance
     )
     common = _moments(sums.common, mixture.common_mean, mixture.common_variance, least_variance)
-    inside = _beyond(sums.relevant[0].sum(axis=0), k)
     outside = _beyond(sums.common[0], 1)
     either = inside + outside
-    saliency = np.where(either > 0, inside / np.where(either > 0, either, 1), mixture.saliency)
+    is_known = (either > 0) & (not is_lost or k <= min_clusters)
+    saliency = np.where(is_known, inside / np.where(is_known, either, 1), mixture.saliency)
     # What is certain stays so; its other density is of no more use.
     pure = (saliency == 1) | (mixture.saliency == 1)
     saliency[pure] = 1.0

@@ -52,7 +52,8 @@ class Curves:
         that is not known.
     closest : ndarray of shape (n_features,), int64
         Of features that are not selected the selected one of largest absolute correlation; -1 for
-        selected ones, and where all correlations are 0.
+        selected ones, where all correlations are 0, and for all where a worker has no room for the
+        products of the selected ones.
     correlation : ndarray of shape (n_features,), float64
         The correlation with that one; 0 where there is none.
     number : dict or None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from bigfs.store.ingest import (
     holding,
     ingest_bytes,
     sources_in,
+    write_left_out,
     write_store,
     writing_to,
 )
@@ -132,9 +134,11 @@ def _append(
     }
     if "column_types" in attributes:
         kept["column_types"] = {} if report.filled_values else common_types([stored, matrix])
-    left_out, before = read_dropped(added.get("dropped", ()), partial), stored.dropped
+    left_out = np.asarray(read_dropped(added.get("dropped", ()), partial), dtype=np.int64)
     if len(left_out):
-        kept["dropped"] = [*map(int, before), *(int(row) + n + len(before) for row in left_out)]
+        before = np.asarray(stored.dropped, dtype=np.int64)
+        joined = np.concatenate([before, left_out + n + len(before)])
+        kept |= write_left_out(partial, joined, *_chunk_of(store / "dropped"))
     with writing_to(store, grows=True):
         if isinstance(partial, Path):
             sync_tree(partial)
@@ -143,6 +147,9 @@ def _append(
             _move_chunks(partial / name / "c", store / name / "c", n_full)
             about = read_metadata(store / name)
             _write_metadata(store / name, {**about, "shape": [total, *about["shape"][1:]]})
+        if len(left_out):  # the first of them are those that were there
+            _move_chunks(partial / "dropped" / "c", store / "dropped" / "c", 0)
+            _write_metadata(store / "dropped", read_metadata(partial / "dropped"))
         lease.check()
         group.pop("consolidated_metadata", None)  # which would have the former shapes
         _write_metadata(store, {**group, "attributes": kept})
@@ -153,6 +160,13 @@ def _append(
         nbytes=total * stored.n_features * stored.dtype.itemsize,
         appended_rows=total - n,
     )
+
+
+def _chunk_of(array: Location) -> list[int]:
+    """Return the rows of a chunk of an array; nothing where there is none."""
+    with suppress(OSError):
+        return [int(read_metadata(array)["chunk_grid"]["configuration"]["chunk_shape"][0])]
+    return []
 
 
 def _sources(attributes: dict[str, Any], n_samples: int) -> list[Any]:

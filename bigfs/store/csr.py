@@ -117,7 +117,7 @@ def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any
     """
     from scipy.sparse import csr_array
 
-    block = csr_array(X)
+    block = csr_array(X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X)  # pydata's
     if block.dtype != dtype:
         check_exact(block, uri, first_row)
         block = block.astype(dtype)

@@ -54,6 +54,8 @@ MISSING = ("error", "mean", "zero", "drop_rows")
 _FIRST_ROWS = 1024
 # Measured values take this share of their size at least, however they are packed.
 _PACKED = 200
+# Numbers of left out rows in a chunk.
+_NUMBERS = 2**16
 
 
 @dataclass(frozen=True)
@@ -416,7 +418,7 @@ def _write_chunks(
             filled_values=cleaner.filled,
             dropped_rows=cleaner.dropped,
             **({} if matrix.index is None else {"index": matrix.index}),
-            **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
+            **write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
             **({} if matrix.grid is None else {"grid": matrix.grid}),
             **_types(matrix, cleaner.filled),
             **sources_left(matrix, cleaner.dropped_positions()),
@@ -438,7 +440,7 @@ def _types(matrix: Source, n_filled: int) -> dict[str, Any]:
     return {} if n_filled or not matrix.column_types else {"column_types": {**matrix.column_types}}
 
 
-def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
+def write_left_out(partial: Location, rows: Any, chunk: int = _NUMBERS) -> dict[str, int]:
     """Write which rows of the source are not in the store, and return how many these are."""
     if not len(rows):
         return {}
@@ -448,7 +450,10 @@ def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
     store = zarr.open_group(zarr_store(partial), mode="r+")
     # A chunk that is row 0 alone is written too: one that is missing is an error.
     config: Any = {"write_empty_chunks": True}
-    store.create_array("dropped", data=numbers, dimension_names=("dropped_row",), config=config)
+    store.create_array(
+        "dropped", data=numbers, chunks=(chunk,), dimension_names=("dropped_row",), config=config,
+        overwrite=True,
+    )  # fmt: skip
     return {"dropped": len(numbers)}
 
 

@@ -76,7 +76,7 @@ def numbers(
     for name in others:
         stage = CRITERIA[name].stage
         if not stage or "explained_eigenvectors" in curves.values:
-            figures[name] = choose_number(
+            figures[name], _ = choose_number(
                 Auto(auto=name), curves.sizes, curves.values, curves.errors, len(X)
             )
     return figures

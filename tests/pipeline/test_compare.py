@@ -312,6 +312,20 @@ def test_columns_of_one_figure_have_the_same_bytes() -> None:
     assert b"title" in first[0] and first[1].startswith(b"\x89PNG")
 
 
+def test_names_in_the_figure_are_no_formulas_and_none_is_hidden() -> None:
+    from bigfs.report.curves import Curve, draw_panels, drawn
+
+    curves = [Curve(name, [1, 2], [3.0, 4.0], [0.0, 0.0]) for name in ("$a_{$", "_under")]
+    shown: list[str] = []
+
+    def draw(figure: Any) -> None:
+        draw_panels(figure, [("NMI", curves)], "a$b^{$<b>.csv")
+        shown.extend(text.get_text() for text in figure.legends[0].get_texts())
+
+    assert drawn(draw, ["svg"])[0]
+    assert shown == [r"\$a_{\$", " _under"]
+
+
 def test_the_schema_of_comparisons_describes_every_setting(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["schema", "compare"])

@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 import bigfs
 from bigfs.core.errors import InputError
+from bigfs.results.plots import positions_of
 
 matplotlib.use("Agg")
 
@@ -85,6 +86,15 @@ def test_a_spectrum_takes_its_axis_from_names_that_are_numbers(digits: np.ndarra
     np.testing.assert_array_equal(sorted(places), 400 + 2.5 * selector.selected)
     with pytest.raises(InputError, match="position of each feature"):
         bigfs.plot(bigfs.MaxVariance(5).fit(digits)).spectrum()
+    falling = bigfs.MaxVariance(5).fit(pd.DataFrame(digits, columns=bands[::-1]))
+    line = bigfs.plot(falling).spectrum().lines[0]
+    np.testing.assert_array_equal(line.get_xdata(), sorted(map(float, bands)))
+    np.testing.assert_array_equal(line.get_ydata(), falling.scores_[::-1])
+    assert positions_of(bands[::-1]) is not None and positions_of(["3", "1", "2"]) is None
+    with pytest.raises(InputError, match="finite number for each"):
+        bigfs.plot(falling).spectrum([*range(63), np.nan])
+    with pytest.raises(InputError, match="64 is 64 pixels"):
+        bigfs.plot(falling).mask((64,))
 
 
 def test_a_selector_has_the_pictures_of_a_result(digits: np.ndarray) -> None:
@@ -109,6 +119,10 @@ def test_names_that_matplotlib_would_typeset_are_text(digits: np.ndarray) -> Non
     ax = plots.scores(n_features=64)
     ax.figure.canvas.draw()
     assert {label.get_text() for label in ax.get_yticklabels()} >= {r"$\alpha$", "$x", "a_b^c"}
+    plots = bigfs.plot(bigfs.MaxVariance(5).fit(digits), digits)
+    ax = plots.map(labels=np.array(["$a_{$", "_b"])[np.arange(300) % 2])
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [r"\$a_{\$", " _b"]
 
 
 @pytest.mark.parametrize("settings", [

@@ -18,7 +18,7 @@ from bigfs.core.errors import InputError
 from bigfs.selectors.cross import sparse_own_cross
 from bigfs.selectors.curves import OnePass
 from bigfs.selectors.mcfs.strategies import ForwardOnGram
-from bigfs.selectors.number import smallest_enough
+from bigfs.selectors.number import choose_number, smallest_enough
 from bigfs.selectors.registry import make_config, selection_model
 from bigfs.solvers import nested
 from bigfs.stages.curves import Curves, curve_sizes
@@ -179,6 +179,9 @@ def test_wide_data_look_at_as_many_features_as_a_worker_has_room_for() -> None:
     strategy = OnePass.of(shape, selection)
     assert 1 <= strategy.n_leading < 500
     assert strategy.cost().task_bytes < 2**30
+    assert "What features add is known of the first" in strategy.notes[0]
+    auto = selection.model_copy(update={"n_features_to_select": Auto(at_most=500)})
+    assert f"Numbers up to {strategy.n_leading} were" in OnePass.of(shape, auto).notes[0]
     few = _measure(np.random.default_rng(0).normal(size=(30, 400)), 50)
     assert len(few.adds) == 50 and np.isfinite(few.adds).all()
 
@@ -192,8 +195,18 @@ def test_the_rule_takes_the_smallest_number_near_enough_the_plateau() -> None:
     assert smallest_enough(sizes, curve, none + 0.1, 0.95) == 18  # one standard error
     grid = curve_sizes(100)
     assert smallest_enough(grid, np.interp(grid, sizes, curve), np.zeros(len(grid)), 0.95) == 19
-    assert smallest_enough(sizes, none, none, 0.95) == 1
+    assert smallest_enough(sizes, none, none, 0.95) == 0
+    assert smallest_enough(sizes, sizes / 40, none, 0.95) == 0
     assert smallest_enough(np.array([1]), np.array([1.0]), np.zeros(1), 0.95) == 1
+
+
+def test_a_curve_without_a_plateau_is_said_to_have_none() -> None:
+    sizes = np.arange(1, 41)
+    curves = {"neighbors_kept": sizes / 40, "explained_others": np.minimum(sizes / 10, 1)}
+    number, rule = choose_number(Auto(auto="neighbors_kept"), sizes, curves, {}, 100)
+    assert number == 1 and "has no plateau" in rule
+    number, rule = choose_number(Auto(auto="explained_variance"), sizes, curves, {}, 100)
+    assert number == 10 and "95 % of its plateau" in rule
 
 
 def _planted(m: int, n: int = 400, d: int = 60) -> np.ndarray:

@@ -9,6 +9,7 @@ import dask
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.preprocessing import StandardScaler
 
 from bigfs import FSGMM, run
 from bigfs.blocks import RowBlocks
@@ -120,6 +121,14 @@ def test_degenerate_data() -> None:
     X = generator.normal(size=(400, 3))
     assert FSGMM(1, n_clusters=5).fit(X).scores_.max() < 0.1
     assert FSGMM(1, n_clusters=5, least_variance=1e-4).fit(X).n_clusters_ <= 2
+
+
+def test_features_outlive_too_many_components() -> None:
+    """With n / 2 components and more no feature is worth its parameters: components go first."""
+    X = StandardScaler().fit_transform(load_wine().data)[::4]  # 45 rows
+    model = FSGMM(5).fit(X)
+    assert model.converged_ and model.sizes_[-1] == 1 and (np.diff(model.sizes_) >= -1).all()
+    assert len(np.unique(model.scores_)) > 2 and model.n_iter_ >= 30
 
 
 def test_refusals() -> None:

@@ -17,9 +17,9 @@ from bigfs.core.errors import BigfsError, InputError, RunLockedError
 from bigfs.store import append
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.grown import count_rows, key_of_rows
-from bigfs.store.ingest import ingest
+from bigfs.store.ingest import ingest, write_left_out
 from bigfs.store.lease import Lease
-from bigfs.store.location import Location
+from bigfs.store.location import Location, write_atomic
 from bigfs.store.source import open_matrix
 from bigfs.store.verify import verify
 
@@ -87,6 +87,37 @@ def test_ids_and_left_out_rows(tmp_path: Path) -> None:
     source = open_matrix(store)
     assert [text for piece in source.iter_index() for text in piece] == list("acdefhi")
     assert list(source.dropped) == [1, 6, 9]
+    # They are an array, however many: metadata are read whole, and have a limit.
+    assert json.loads((store / "zarr.json").read_text())["attributes"]["dropped"] == 3
+    ingest(frame("kl", []), store, append=True, **options)
+    assert list(open_matrix(store).dropped) == [1, 6, 9]
+
+
+def test_left_out_rows_of_many_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_left_out, "__defaults__", (4,))
+    store, n = tmp_path / "X.zarr", 0
+    for count in (3, 20, 9, 30):  # the first drops no row
+        X = np.arange(n, n + count, dtype=float)[:, None] + [0, 0.5]
+        X[3::3] = np.nan
+        before = len(open_matrix(store).dropped) if n else 0
+        with monkeypatch.context() as patch:
+            if n:
+                patch.setattr(append, "_write_metadata", _killed_at_the_group)
+                with pytest.raises(_Killed):
+                    ingest(X, store, append=True, missing="drop_rows")
+                assert len(open_matrix(store).dropped) == before
+        ingest(X, store, append=n > 0, missing="drop_rows")
+        n += count
+    lost = [a + i for a, count in ((0, 3), (3, 20), (23, 9), (32, 30)) for i in range(3, count, 3)]
+    assert list(open_matrix(store).dropped) == lost
+    assert _read(store)[:, 0].tolist() == [i for i in range(62) if i not in lost]
+    assert verify(store).ok
+
+
+def _killed_at_the_group(node: Location, metadata: dict[str, Any]) -> None:
+    if metadata["node_type"] == "group":
+        raise _Killed
+    write_atomic(node / "zarr.json", json.dumps(metadata))
 
 
 def test_a_store_grows_on_disk_and_in_a_bucket(place: Location) -> None:

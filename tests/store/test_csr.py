@@ -40,6 +40,14 @@ def _parts(X: Any, folder: Path) -> Path:
     return folder / "X.npz"
 
 
+def _dask_of_sparse(X: Any, folder: Path) -> Any:
+    sparse = pytest.importorskip("sparse")
+    import dask.array as da
+
+    whole = sparse.COO.from_scipy_sparse(X)
+    return da.from_array(whole, chunks=(20, X.shape[1]), asarray=False)
+
+
 def _dask(X: Any, folder: Path) -> Any:
     import dask.array as da
 
@@ -76,6 +84,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "npz coo": _saved("coo"),
     "npz parts": _parts,
     "dask": _dask,
+    "dask of sparse": _dask_of_sparse,
     "h5ad csr": _h5ad("csr"),
     "h5ad csc": _h5ad("csc"),
 }

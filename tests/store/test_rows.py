@@ -122,7 +122,7 @@ def test_rows_and_missing_values_together(tmp_path: Path) -> None:
     [
         ({"preprocess": "unit_norm"}, "row 20 is all zeros"),
         ({"preprocess": "log1p"}, "row 30, column 2 is -5"),
-        ({"preprocess": "normalize_total"}, "row 30 has -5"),
+        ({"preprocess": "normalize_total"}, "row 30, column 2 is -5"),
         ({"method": "laplacian_score", "graph": {"metric": "cosine"}}, "Row 20 is zero"),
         ({"method": "highly_variable"}, "row 30, column 2 is -5"),
     ],

@@ -98,6 +98,7 @@ class M3FS(MarginSelector):
         v, in units of the preprocessed features; one column for two clusters.
     intercept_ : ndarray of shape (1 or n_clusters,), float64
     objective_ : float
+        The last of ``objective_history_``: a lower bound too, as ``slack_`` is of the mean loss.
     objective_history_ : ndarray of shape (n_iter,), float64
         After each round: rises with planes, falls with a change of the clusters. A lower bound
         of what the clusters allow for which the planes were drawn; ``labels_`` may be one change

@@ -432,7 +432,8 @@ def _number(number: Auto, stability: Stability, of_fits: list[int]) -> dict[str,
     rule, largest = rule_in_words(number), stability.n_selected
     if is_by_fits(number):
         sizes = curve_sizes(largest)
-        chosen = choose_number(number, sizes, *stability.curves(sizes), stability.sample_size)
+        curves = stability.curves(sizes)
+        chosen, rule = choose_number(number, sizes, *curves, stability.sample_size)
     else:
         chosen = int(np.median(of_fits))
         between = f"{min(of_fits)} to {max(of_fits)}"

@@ -158,7 +158,8 @@ def read_dropped(stored: Any, store: Location) -> Any:
         return stored
     import zarr
 
-    return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
+    rows = zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")
+    return np.asarray(rows[:stored])  # more are there until an append is committed
 
 
 class StoreWriter:

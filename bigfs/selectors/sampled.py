@@ -210,7 +210,9 @@ class SampledSearch(Strategy):
             **gap,
         }
         fewer = f"n_clusters is {k}, not {n_clusters}: X has {k} rows that differ."
-        notes = (fewer,) if k < n_clusters else ()
+        empty = f"{int((counts == 0).sum())} of {k} clusters have no rows."
+        possible = ((fewer, k < n_clusters), (empty, not counts.all()))
+        notes = tuple(note for note, is_so in possible if is_so)
         ranking = rank(scores, moments.constant, alone)
         return FeatureScores(scores, ranking, details, notes=notes)
 

@@ -132,6 +132,18 @@ def test_it_needs_no_other_file_and_stays_small(finished: Path) -> None:
         assert not re.search(r'href="(?!#|data:)|url\((?!#)|https?://', outside)
 
 
+def test_how_to_repeat_a_run_of_an_object(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 5)), columns=[*"abcde"])
+    settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2}
+    result = bigfs.run(settings, data=frame)
+    text = _parsed(write_report(result.path)).text
+    command = next(line for line in text.splitlines() if "bigfs.run(" in line).strip()
+    command = command.partition("bigfs.run(")[2].replace("...", "frame")
+    command = command.replace("ANOTHER", str(tmp_path / "again"))
+    again = eval(f"bigfs.run({command[: command.index(')') + 1]}", {"bigfs": bigfs, "frame": frame})  # noqa: S307
+    np.testing.assert_array_equal(again.ranking, result.ranking)
+
+
 def test_names_of_features_are_text(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(40, len(HOSTILE)))
     pd.DataFrame(values, columns=HOSTILE).to_csv(tmp_path / "X.csv", index=False)

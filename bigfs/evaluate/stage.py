@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,10 @@ def check_shape(config: Config, n_samples: int | None, n_features: int) -> None:
 
 
 def check_labels(
-    config: Config, n_samples: int | None, dropped: Sequence[int] = ()
+    config: Config,
+    n_samples: int | None,
+    dropped: Sequence[int] = (),
+    rows: Mapping[str, int] = MappingProxyType({}),
 ) -> np.ndarray | None:
     """Return the labels to judge by, if there are any; check them and those to start from.
 
@@ -95,18 +99,21 @@ def check_labels(
         How many labels there must be. None where it is not known yet.
     dropped : sequence of int, default=()
         Rows that were left out; labels of all rows are those without them.
+    rows : mapping of str to int, optional
+        The dimensions that the rows are of, as `load_labels` takes them.
 
     Raises
     ------
     InputError
         If labels cannot be read or do not fit.
     """
-    start_of(config, n_samples, dropped)
+    start_of(config, n_samples, dropped, rows)
     if config.evaluate is None or config.evaluate.labels is None:
         return None
     # Templates judge by the labels of their own data.
     otherwise = ", or leave the evaluation out (--set evaluate=null)"
-    return load_labels(config.evaluate.labels, n_samples, dropped, otherwise, to_judge_by=True)
+    labels = config.evaluate.labels
+    return load_labels(labels, n_samples, dropped, otherwise, to_judge_by=True, rows=rows)
 
 
 def judging_stage(

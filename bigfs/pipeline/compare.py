@@ -131,7 +131,8 @@ def compare(
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
-        load_labels(config.evaluate.labels, kept, source.dropped, to_judge_by=True)
+        load_labels(config.evaluate.labels, kept, source.dropped, to_judge_by=True,
+                    rows=source.row_dimensions)  # fmt: skip
         check_order(config.evaluate.labels, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
@@ -238,7 +239,8 @@ def _run(
     with discarding_data(directory):
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
-            check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
+            own = blocks.source
+            check_labels(fit.config, blocks.n_samples, own.dropped, own.row_dimensions)
         y = protocol = None
         if config.evaluate is not None:
             y, protocol = classes_and_protocol(blocks, config.evaluate, config.random_state)

@@ -88,7 +88,9 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     )
     with discarding_data(directory):
         check_shape(config, blocks.n_samples, blocks.n_features)
-        y = check_labels(config, blocks.n_samples, blocks.source.dropped)
+        y = check_labels(
+            config, blocks.n_samples, blocks.source.dropped, blocks.source.row_dimensions
+        )
     directory.manifest["notes"] = suspicious_columns(blocks.source, y)
     for sentence in directory.manifest["notes"]:
         logger.warning(sentence)

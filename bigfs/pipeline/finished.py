@@ -12,6 +12,7 @@ from bigfs.config import validated
 from bigfs.config.sections import EvaluateConfig
 from bigfs.core.errors import BigfsError, InputError
 from bigfs.core.paths import check_writable, parse_json
+from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.evaluate.stage import judged_blocks
 from bigfs.report.page import comparison_page, run_page
@@ -19,7 +20,7 @@ from bigfs.results.export import creating, open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.registry import make_config
 from bigfs.store.location import Location, as_location, read_output, unnamed_file, write_atomic
-from bigfs.store.records import REPORT, TABLE, check_new_file, is_own_report, report_mark
+from bigfs.store.records import CONFIG, REPORT, TABLE, check_new_file, is_own_report, report_mark
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch
@@ -54,7 +55,9 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
         text, figure = (read_output(folder / name) for name in ("table.json", "curves.svg"))
         try:
-            page = comparison_page(parse_json(text), figure, str(folder), report_mark(run_id))
+            settings = read_yaml(read_output(folder / CONFIG), CONFIG)
+            mark = report_mark(run_id)
+            page = comparison_page(parse_json(text), figure, str(folder), settings, mark)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{folder}: table.json is damaged ({error}). Run the comparison again."

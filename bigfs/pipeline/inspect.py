@@ -323,9 +323,10 @@ def _verdict(
     """Return a run's refusal of the table, and the settings with which it would take it."""
     n_rows, n_empty = rows
     numbers = [column for column in columns if column.is_number]
-    empty = [column.name for column in numbers if column.is_feature and column.missing == n_rows]
+    empty = [c.name for c in numbers if c.is_feature and c.missing == n_rows > 1]
     gaps = [c for c in numbers if c.missing and c.is_feature and c.name not in empty]
-    settings = [f"input.{name}={as_setting(v)}" for name, v in (opening or proposed).items()]
+    begin = _without(opening, empty) if opening else proposed
+    settings = [f"input.{name}={as_setting(v)}" for name, v in begin.items()]
     classes, unlike = [], []
     if not opening:  # else a refusal says what else is needed
         # Texts come first: many columns of whole numbers that all differ are measurements.
@@ -367,6 +368,13 @@ def _verdict(
     if not settings:
         return lines or ["bigfs run would take it as it is."]
     return [*lines, f"It would take: {command}", *_known_classes(classes)]
+
+
+def _without(opening: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Return settings that leave some columns out too."""
+    chosen = opening.get("columns") or ()
+    columns = [*([chosen] if isinstance(chosen, str) else chosen), *(f"!{name}" for name in names)]
+    return {**opening, "columns": columns} if names else opening
 
 
 def _infinite(count: int) -> str:

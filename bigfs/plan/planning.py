@@ -187,8 +187,8 @@ def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Conf
         return config, ""
     return unsampled, (
         f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows together; the whole run "
-        f"has {'' if source.n_samples else 'about '}{n_samples:,} and takes less time: it is what "
-        "runs. To have the samples, set stability.n_pairs."
+        f"has {n_samples:,} and takes less time: it is what runs. To have the samples, set "
+        "stability.n_pairs."
     )
 
 
@@ -198,7 +198,7 @@ def check_config(config: Config, source: Source) -> None:
     with suppress(MemoryLimitError):  # the plan says what does not fit
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    check_labels(config, kept, source.dropped)
+    check_labels(config, kept, source.dropped, source.row_dimensions)
     judged = None if config.evaluate is None else config.evaluate.labels
     for labels in (judged, labels_of_start(config)):
         if labels is not None:

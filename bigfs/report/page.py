@@ -67,6 +67,7 @@ def run_page(result: Result, mark: str = "") -> str:
         axis = positions_of(plots.names)
     used = {name: value for name, value in result.settings.items() if value is not None}
     low = min(0.0, float(result.scores.min()))
+    place = "ANOTHER-{date}" if "date" in used else "ANOTHER"
     pictures: dict[str, Drawn | None] = {"image": None, "axis": None, "clusters": None}
     draw = plots.curves if curves is not None else partial(_explained, plots.n_selected, sample)
     pictures["curves"] = _drawn(draw, "Curves over the number of features")
@@ -95,15 +96,15 @@ def run_page(result: Result, mark: str = "") -> str:
         reasons={} if curves is None else _reasons(curves, first[:_BARS]),
         pair=_closest_pair(sample.correlation),
         quality=_quality(result),
-        command=_repeated(
-            "run", f"{result.path}/config.yaml", str(used["input"]["uri"]), "ANOTHER"
-        ),
+        command=_repeated("run", str(result.path), used, place),
         configuration=write_yaml(used),
         **pictures,
     )
 
 
-def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str = "") -> str:
+def comparison_page(
+    table: dict[str, Any], figure: str, folder: str, settings: dict[str, Any], mark: str = ""
+) -> str:
     """Return the page of a comparison.
 
     Parameters
@@ -114,6 +115,8 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
         Its ``curves.svg``.
     folder : str
         The run directory.
+    settings : dict
+        What its ``config.yaml`` holds.
     mark : str, default=""
         A tag for the head of the page.
     """
@@ -149,16 +152,19 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str, mark: str =
             [f"{o['n_features']}", o["first"], o["second"], f"{100 * o['share']:.0f}"]
             for o in table["overlaps"]
         ],
-        command=_repeated("compare", f"{folder}/config.yaml", str(table["input"])),
+        command=_repeated("compare", folder, settings),
     )
 
 
-def _repeated(command: str, config: str, uri: str, place: str = "") -> str:
-    """Return what repeats a command, to another run directory where one is given."""
-    if uri.startswith(OBJECT):
+def _repeated(command: str, folder: str, settings: dict[str, Any], place: str = "") -> str:
+    """Return what repeats a command, in a run directory of another name where one is given."""
+    config, judged = f"{folder}/config.yaml", settings.get("evaluate") or {}
+    given = {"data": settings["input"]["uri"], "labels": judged.get("labels")}
+    objects = [f", {name}=..." for name, x in given.items() if str(x).startswith(OBJECT)]
+    if objects:
         other = f", overrides='run={place}'" if place else ""
-        return f"bigfs.{command}({config!r}, data=...{other})"
-    return f"bigfs {command} {shlex.quote(config)}" + (f" --set run={place}" if place else "")
+        return f"bigfs.{command}({config!r}{''.join(objects)}{other})"
+    return shlex.join(["bigfs", command, config, *(["--set", f"run={place}"] if place else [])])
 
 
 @cache
@@ -254,10 +260,12 @@ def _reasons(curves: Curves, features: list[int]) -> dict[int, tuple[str, int | 
     reasons: dict[int, tuple[str, int | None]] = {}
     for feature in features:
         j, r = int(curves.closest[feature]), curves.correlation[feature]
-        reasons[feature] = (f"{r:.2f} with ", j) if j >= 0 else ("tied to none", None)
+        alone = "" if np.isnan(r) else "tied to none"
+        reasons[feature] = (f"{r:.2f} with ", j) if j >= 0 else (alone, None)
     path = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
     for feature, share, part in path:
-        reasons[feature] = f"adds {100 * share:.1f} %{f', {part}' if part else ''}", None
+        added = "" if np.isnan(share) else f"adds {100 * share:.1f} %"
+        reasons[feature] = ", ".join(filter(None, (added, part))), None
     return reasons
 
 

@@ -257,6 +257,11 @@ def check_output(config: Config) -> None:
     if not config.output.anndata:
         return
     check_annotatable(config.input.uri)
+    if config.input.columns is not None:
+        raise InputError(
+            "output.anndata: true writes a copy with all columns, and input.columns leaves some "
+            "out. Set one of them to null or false."
+        )
     if is_remote(config.run):
         raise InputError(
             "output.anndata: true writes to a local disk, and the run directory is in a bucket. "

@@ -392,7 +392,9 @@ def plots_of(result: Result) -> Plots:
 
 def check_image(shape: Sequence[int] | None, n_features: int) -> None:
     """Raise InputError unless an image of a shape has as many pixels as there are features."""
-    if shape and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != n_features):
+    if shape and (len(shape) != 2 or min(shape) < 1):
+        raise InputError(f"An image has a number of rows and one of columns. Got {tuple(shape)}.")
+    if shape and math.prod(shape) != n_features:
         raise InputError(
             f"report.image_shape: {' x '.join(map(str, shape))} is {math.prod(shape)} pixels, and "
             f"the data have {n_features} features. Correct it, or remove it."

@@ -604,7 +604,7 @@ def _number_lines(curves: Curves) -> list[str]:
         about = f"{number['rule']}; up to {number['largest']} were looked at"
         lines.append(f"  {n_selected} features by {number['auto']}: {about}.")
     explained, n_known = 100 * np.nansum(curves.adds), int(np.isfinite(curves.adds).sum())
-    which = "The selected" if n_known == n_selected else f"The first {n_known:,} of the selected"
+    which = "The selected" if n_known == n_selected else f"{n_known:,} of the selected"
     lines.append(f"  {which} explain {explained:.0f} % of the variance of all features.")
     left_out = len(curves.correlation) - n_selected
     if left_out and n_known == n_selected:

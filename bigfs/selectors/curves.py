@@ -131,11 +131,12 @@ class OnePass:
         room -= own_bytes(shape, GROUP)
         each = 8 * (d + n_targets) * _parts(shape)
         n_leading = max(1, min(wanted, room // each))
-        if n_leading < (most := largest if isinstance(number, Auto) else number):
-            what = f"What features add is known of the first {n_leading:,} only, and which of them "
-            what += "others are closest to not at all"
+        if n_leading < (largest if isinstance(number, Auto) else number):
             if isinstance(number, Auto):
-                what = f"Numbers up to {n_leading:,} were looked at, not up to {most:,}"
+                what = f"Not all numbers up to {largest:,} were looked at"
+            else:
+                what = f"What features add is known of {n_leading:,} only, and which selected one "
+                what += "others are closest to of none"
             notes.append(
                 f"{what}: workers have no room for the products of more features with all {d:,}. "
                 "Raise memory_limit."
@@ -200,9 +201,7 @@ class OnePass:
         number, about = self.number, result.details.get("number")
         if isinstance(number, Auto):
             if about is None:
-                chosen, rule = choose_number(number, sizes, values, errors, blocks.n_samples)
-                about = {**number.model_dump(), "n_features_to_select": chosen}
-                about |= {"largest": int(sizes[-1]), "rule": rule}
+                about = choose_number(number, sizes, values, errors, blocks.n_samples)
                 about = at_least(about, len(included(blocks.source, self.selection.include)))
             number = about["n_features_to_select"]
         return Curves(
@@ -232,7 +231,9 @@ class OnePass:
         gains, d = products.gains(known), self.shape.n_features
         adds = np.full(len(order), np.nan)
         adds[np.isin(order, known)] = gains[:, :d].sum(axis=1) / products.total
-        closest, correlation = products.closest(known if len(known) == len(order) else known[:0])
+        closest, correlation = products.closest(known)
+        if len(known) < len(order):
+            closest, correlation = np.full(d, -1), np.full(d, np.nan)
         closest[order], correlation[order] = -1, 0.0
         what, parts = "eigenvector", np.zeros((d, gains.shape[1] - d))
         explains_parts = None if self.quick else METHODS[self.selection.method].explains

@@ -86,13 +86,20 @@ def choose_number(
     values: dict[str, np.ndarray],
     errors: dict[str, np.ndarray],
     n_samples: int,
-) -> tuple[int, str]:
-    """Return the number of features by a criterion, and the rule: see `Curves`."""
+) -> dict[str, Any]:
+    """Return the number of features by a criterion, and how it was chosen: see `Curves`."""
     criterion = CRITERIA[auto.auto]
     curve = criterion.curve(sizes, values, n_samples)
     m = smallest_enough(sizes, curve, errors.get(criterion.errors, 0.0 * curve), auto.share)
-    rule = f"{criterion.title} has no plateau that tells a number; give one, or another criterion"
-    return (m, rule_in_words(auto)) if m else (1, rule)
+    return about_number(auto, m, int(sizes[-1]), rule_in_words(auto))
+
+
+def about_number(auto: Auto, m: int, largest: int, rule: str) -> dict[str, Any]:
+    """Return how a number was chosen, as `Curves` has it; of a curve without a plateau m is 0."""
+    if not m:
+        rule = f"{CRITERIA[auto.auto].title} has no plateau: give a number, or another criterion"
+    about = {"n_features_to_select": max(1, m), "largest": largest, "rule": rule}
+    return {**auto.model_dump(), **about, "has_plateau": m > 0}
 
 
 def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, share: float) -> int:

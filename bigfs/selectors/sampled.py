@@ -181,7 +181,9 @@ class SampledSearch(Strategy):
         blocks, parameters = inputs.blocks, self.parameters
         n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
         parameters.check_sample_size(n_clusters)
-        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
+        start = start_of(
+            self.selection, blocks.n_samples, blocks.source.dropped, blocks.source.row_dimensions
+        )
         given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
         before, moments = blocks.passes, blocks.moments()
         if moments.constant.all():

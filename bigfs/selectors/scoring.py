@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -366,7 +367,12 @@ def labels_of_start(selection: Selection) -> str | LabelValues | None:
     return init
 
 
-def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
+def start_of(
+    selection: Selection,
+    n_samples: int | None,
+    dropped: Sequence[int] = (),
+    rows: Mapping[str, int] = MappingProxyType({}),
+) -> Any:
     """Return the labels of a method that were read, an array as given, or the name of a start.
 
     Of labels or an array for all rows, those of dropped rows are left out.
@@ -378,6 +384,8 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
         How many labels there must be. None where it is not known yet.
     dropped : sequence of int, default=()
         Rows that the data were read without: labels may also be those of all rows.
+    rows : mapping of str to int, optional
+        The dimensions that the rows are of, as `load_labels` takes them.
 
     Raises
     ------
@@ -386,7 +394,7 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
     """
     labels = labels_of_start(selection)
     if labels is not None:
-        return load_labels(labels, n_samples, dropped)
+        return load_labels(labels, n_samples, dropped, rows=rows)
     given = getattr(selection.parameters, METHODS[selection.method].labels, None)
     if n_samples is None or not len(dropped) or given is None or isinstance(given, str):
         return given

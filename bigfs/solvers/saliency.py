@@ -144,7 +144,8 @@ def maximization(
 
     The weight of a component is what its rows exceed half its number of parameters by. Where
     that is nothing for several at once, only the weakest goes, and the others keep their share:
-    its rows may save them. So it is where no feature is left: it needs more rows than components.
+    its rows may save them. The weakest goes too where no feature would be left: a feature needs
+    more rows than there are components.
     """
     k, d = mixture.mean.shape
     rows = sums.rows

@@ -55,10 +55,12 @@ class Curves:
         selected ones, where all correlations are 0, and for all where a worker has no room for the
         products of the selected ones.
     correlation : ndarray of shape (n_features,), float64
-        The correlation with that one; 0 where there is none.
+        The correlation with that one; 0 where there is none, NaN where it is not known.
     number : dict or None
         How the number of features was chosen: ``auto`` (the criterion), ``share``, ``at_most``,
-        ``n_features_to_select`` and ``rule``, in words. None where it was given.
+        ``n_features_to_select``, ``largest`` (up to which it was looked), ``has_plateau``
+        (False: the number is 1, for want of a better one) and ``rule``, in words. None where it
+        was given.
     n_rows : int
         Rows of the sample.
     n_neighbors : int

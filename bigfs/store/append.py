@@ -164,7 +164,7 @@ def _append(
 
 def _chunk_of(array: Location) -> list[int]:
     """Return the rows of a chunk of an array; nothing where there is none."""
-    with suppress(OSError):
+    with suppress(FileNotFoundError):
         return [int(read_metadata(array)["chunk_grid"]["configuration"]["chunk_shape"][0])]
     return []
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ def load_labels(
     otherwise: str = "",
     *,
     to_judge_by: bool = False,
-    rows: Sequence[str] = (),
+    rows: Mapping[str, int] = MappingProxyType({}),
 ) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
@@ -50,8 +51,9 @@ def load_labels(
         What else may be done where they are of other rows.
     to_judge_by : bool, default=False
         Whether there must be two classes at least, and no more than half of the rows.
-    rows : sequence of str, default=()
-        Names of the dimensions that the rows are of, in order: so is an image of labels read.
+    rows : mapping of str to int, optional
+        The dimensions that the rows are of, in order, with their sizes: so is an image of labels
+        read.
 
     Returns
     -------
@@ -173,17 +175,31 @@ def check_index(labels: Any, X: Any) -> None:
     )
 
 
-def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
+def read_values(
+    uri: str | LabelValues, rows: Mapping[str, int] = MappingProxyType({})
+) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):
-        values = plain_values(uri.values, uri.name)
+        values = plain_values(_in_order(uri.values, rows), uri.name)
     else:
         with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
             values = _read(uri, rows)
     # Texts of which some are missing are objects.
     kind = "U1" if values.dtype.kind == "O" else values.dtype
     check_vector(values.shape, kind, name_of(uri), rows)
+    if values.ndim > 1 < len(rows) and 1 not in values.shape != tuple(rows.values()):
+        pixels = " x ".join(f"{name} {size:,}" for name, size in rows.items())
+        raise InputError(
+            f"{name_of(uri)} has shape {values.shape}, and the rows are pixels of {pixels}. Give "
+            "one label for each pixel in this order."
+        )
     return values.ravel()
+
+
+def _in_order(values: Any, rows: Mapping[str, int]) -> Any:
+    """Return an array that names its dimensions with these in the order of the rows."""
+    is_stacked = bool(rows) and set(getattr(values, "dims", ())) == set(rows)
+    return values.transpose(*rows) if is_stacked else values
 
 
 def labels_in(X: Any, source: Source, name: str) -> Any:
@@ -211,9 +227,7 @@ def labels_in(X: Any, source: Source, name: str) -> Any:
         return source.read_column(name)
     if name not in holder:
         raise no_column(source.uri, name, holder)
-    values = holder[name]
-    is_stacked = bool(grid) and set(getattr(values, "dims", ())) == set(grid)
-    return values.transpose(*grid) if is_stacked else values  # in the order of the rows
+    return _in_order(holder[name], grid)
 
 
 def digest_of(labels: str | LabelValues) -> str:
@@ -240,7 +254,7 @@ def name_of(labels: str | LabelValues) -> str:
     return labels.name if isinstance(labels, LabelValues) else str(labels)
 
 
-def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
+def _read(uri: str, rows: Collection[str] = ()) -> np.ndarray:
     name, part = column_of(uri)
     sources = sources_of(name)
     if sources is not None:

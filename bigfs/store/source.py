@@ -148,9 +148,10 @@ class Source(ABC):
         return f"<{self.uri}: {rows} x {self.n_features:,}, {self.dtype}>"
 
     @property
-    def row_dimensions(self) -> Sequence[str]:
-        """Names of the dimensions that the rows are of; empty where there are none."""
-        return (self.grid or {}).get("dims", ())
+    def row_dimensions(self) -> Mapping[str, int]:
+        """Dimensions that the rows are of, in order, with their sizes; empty without any."""
+        grid = self.grid or {"dims": (), "shape": ()}
+        return dict(zip(grid["dims"], grid["shape"], strict=True))
 
     @property
     def stored_dtype(self) -> np.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -325,7 +325,7 @@ def checksum(chunk: Any) -> str:
     return f"{crc:08x}"
 
 
-def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Sequence[str] = ()) -> None:
+def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Collection[str] = ()) -> None:
     """Refuse what is no vector before it is read: somebody may name the matrix itself.
 
     ``rows`` are the dimensions of the rows, where they are known.

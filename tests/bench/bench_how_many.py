@@ -76,9 +76,10 @@ def numbers(
     for name in others:
         stage = CRITERIA[name].stage
         if not stage or "explained_eigenvectors" in curves.values:
-            figures[name], _ = choose_number(
+            number = choose_number(
                 Auto(auto=name), curves.sizes, curves.values, curves.errors, len(X)
             )
+            figures[name] = number["n_features_to_select"]
     return figures
 
 

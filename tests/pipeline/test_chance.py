@@ -128,7 +128,7 @@ def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     assert float(rows[-1]["stability_low"]) <= float(rows[-1]["stability"])
     table = json.loads(comparison.json())
-    assert "stability (95 %)" in comparison_page(table, "<svg/>", "run")
+    assert "stability (95 %)" in comparison_page(table, "<svg/>", "run", settings)
     assert compare(settings | {"n_features_to_select": "auto"}).rows[-1].n_features
     with pytest.raises(InputError, match="MaxVariance takes none"):
         compare(settings | {"n_features_to_select": {"auto": "explained_eigenvectors"}})

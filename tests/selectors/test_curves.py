@@ -179,9 +179,9 @@ def test_wide_data_look_at_as_many_features_as_a_worker_has_room_for() -> None:
     strategy = OnePass.of(shape, selection)
     assert 1 <= strategy.n_leading < 500
     assert strategy.cost().task_bytes < 2**30
-    assert "What features add is known of the first" in strategy.notes[0]
+    assert f"What features add is known of {strategy.n_leading} only" in strategy.notes[0]
     auto = selection.model_copy(update={"n_features_to_select": Auto(at_most=500)})
-    assert f"Numbers up to {strategy.n_leading} were" in OnePass.of(shape, auto).notes[0]
+    assert "Not all numbers up to 500 were looked at" in OnePass.of(shape, auto).notes[0]
     few = _measure(np.random.default_rng(0).normal(size=(30, 400)), 50)
     assert len(few.adds) == 50 and np.isfinite(few.adds).all()
 
@@ -203,10 +203,11 @@ def test_the_rule_takes_the_smallest_number_near_enough_the_plateau() -> None:
 def test_a_curve_without_a_plateau_is_said_to_have_none() -> None:
     sizes = np.arange(1, 41)
     curves = {"neighbors_kept": sizes / 40, "explained_others": np.minimum(sizes / 10, 1)}
-    number, rule = choose_number(Auto(auto="neighbors_kept"), sizes, curves, {}, 100)
-    assert number == 1 and "has no plateau" in rule
-    number, rule = choose_number(Auto(auto="explained_variance"), sizes, curves, {}, 100)
-    assert number == 10 and "95 % of its plateau" in rule
+    about = choose_number(Auto(auto="neighbors_kept"), sizes, curves, {}, 100)
+    assert about["n_features_to_select"] == 1 and not about["has_plateau"]
+    assert "has no plateau" in about["rule"]
+    about = choose_number(Auto(auto="explained_variance"), sizes, curves, {}, 100)
+    assert about["n_features_to_select"] == 10 and "95 % of its plateau" in about["rule"]
 
 
 def _planted(m: int, n: int = 400, d: int = 60) -> np.ndarray:

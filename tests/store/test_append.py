@@ -93,9 +93,9 @@ def test_ids_and_left_out_rows(tmp_path: Path) -> None:
     assert list(open_matrix(store).dropped) == [1, 6, 9]
 
 
-def test_left_out_rows_of_many_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_out_rows_of_many_appends(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_left_out, "__defaults__", (4,))
-    store, n = tmp_path / "X.zarr", 0
+    store, n = place / "X.zarr", 0
     for count in (3, 20, 9, 30):  # the first drops no row
         X = np.arange(n, n + count, dtype=float)[:, None] + [0, 0.5]
         X[3::3] = np.nan

@@ -410,3 +410,27 @@ def test_an_image_of_classes_beside_a_cube_is_not_taken_for_the_data(
         open_matrix(path)
     assert open_matrix(path, features=2).n_features == 12
     assert open_matrix(path, variable="gt").n_features == 5
+
+
+def test_dimensions_of_labels_may_be_in_any_order(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray", reason="the extra bigfs[xarray] is not installed")
+    classes = np.add.outer(np.arange(7) // 3, np.arange(9) // 4)  # 0 to 4
+    values = classes[..., None] * [3.0, -1, 2, 0, 0] + np.random.default_rng(0).normal(
+        size=(7, 9, 5)
+    )
+    xr.DataArray(values, dims=("y", "x", "band"), name="rad").to_netcdf(tmp_path / "d.nc")
+    straight = xr.DataArray(classes, dims=("y", "x"), name="cls")
+    straight.to_netcdf(tmp_path / "yx.nc")
+    straight.transpose("x", "y").to_netcdf(tmp_path / "xy.nc")
+    settings = {"method": "ndfs", "n_features_to_select": 2, "report": None,
+                "input": {"uri": f"{tmp_path / 'd.nc'}::rad", "features": "band"}}  # fmt: skip
+    files = [f"{tmp_path / order}.nc::cls" for order in ("yx", "xy")]
+    found = []
+    for i, labels in enumerate([*files, straight, straight.transpose("x", "y")]):
+        result = bigfs.run({
+            **settings, "run": str(tmp_path / f"run{i}"), "evaluate": {"labels": labels},
+            "ndfs": {"n_clusters": 5, "max_iter": 5, "init": files[i % 2]},
+        })  # fmt: skip
+        found.append((result.scores.tolist(), result.evaluation["selected"]))
+    assert all(entry == found[0] for entry in found)
+    assert found[0][1]["nearest_neighbor_error"] < 0.4

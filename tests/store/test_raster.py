@@ -182,3 +182,55 @@ def test_a_header_of_several_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"s.hdr may be the header of s.img, s.dat. Give the file"):
         open_matrix(tmp_path / "s.hdr")
     np.testing.assert_array_equal(next(open_matrix(tmp_path / "s.dat").iter_blocks(99)), expected)
+
+
+def _map(path: Path, values: np.ndarray, **options: Any) -> str:
+    """Write a map of one band, with a scale and a value for no data where they are given."""
+    scale = options.pop("scale", None)
+    with rasterio.open(
+        path, "w", driver="GTiff", count=1, height=len(values), width=values.shape[1],
+        dtype=values.dtype, transform=MAP, **options,
+    ) as file:  # fmt: skip
+        file.write(values, 1)
+        if scale is not None:
+            file.scales = (scale,)
+    return str(path)
+
+
+def test_maps_of_labels_and_masks_have_the_shape_of_the_pixels(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(9, 7, 3))
+    np.save(tmp_path / "X.npy", X)
+    classes = (np.arange(63) % 3).astype(np.uint8)
+    turned = _map(tmp_path / "turned.tif", classes.reshape(7, 9))
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 1,
+        "input": {"uri": str(tmp_path / "X.npy"), "features": 2}, "report": None,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"shape \(7, 9\), and the rows are pixels of .* 9 x .* 7"):
+        bigfs.run({**settings, "evaluate": {"labels": turned}})
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=r"shape \(7, 9\), and the rows are pixels"):
+        list(open_matrix(tmp_path / "X.npy", features=2, rows={"column": turned, "keep": 1})
+             .iter_blocks(9))  # fmt: skip
+    result = bigfs.run(
+        settings | {"evaluate": {"labels": _map(tmp_path / "f.tif", classes.reshape(9, 7) / 2)}}
+    )
+    assert result.evaluation["n_clusters"] == 3
+
+
+def test_maps_have_their_scale_and_their_missing_values(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(9, 7, 3))
+    np.save(tmp_path / "X.npy", X)
+    quality = np.arange(63, dtype=np.int16).reshape(9, 7)
+    quality[0, :3] = -9999
+    place = _map(tmp_path / "q.tif", quality, nodata=-9999, scale=0.1)
+    source = open_matrix(tmp_path / "X.npy", features=2, rows={"column": place, "at_most": 3.05})
+    expected = X[(quality > 0) & (quality * 0.1 <= 3.05)]
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(9))), expected)
+    labels = _map(tmp_path / "y.tif", (np.arange(63).reshape(9, 7) % 4).astype(np.uint8), nodata=0)
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 1,
+        "input": {"uri": str(tmp_path / "X.npy"), "features": 2}, "evaluate": {"labels": labels},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="label of row 0 is missing"):
+        bigfs.run(settings)

@@ -234,7 +234,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv of bytes": (_text("X.csv", bytes(range(256))), "it holds zero bytes"),
     "csv of zeros": (_text("X.csv", b"\0" * 99), "zero bytes"),
     "csv UTF-32": (_text("X.csv", "1,2\n3,4\n".encode("utf-32")), "no UTF-8.*utf-32"),
-    "csv of gzip": (_text("X.csv", b"\x1f\x8b\x08\n"), r"compressed by gzip. Name it .csv.gz.$"),
+    "csv of gzip": (
+        _text("X.csv", b"\x1f\x8b\x08\n"),
+        r"compressed by gzip. Add .gz to its name.$",
+    ),
     "no path": (lambda place: "", "The path of the input is empty"),
     "csv of Parquet": (_text("X.csv", b"PAR1\xf0\x00\n"), r"is a Parquet file. Name it .parquet.$"),
     "durations": (

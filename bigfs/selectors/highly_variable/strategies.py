@@ -7,7 +7,7 @@ Another pass is needed where clips lie below what is large (fractions), or too m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, ClassVar
@@ -253,9 +253,7 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
     return kind(shape, selection, n_batches)
 
 
-def _batches(
-    selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()
-) -> np.ndarray | None:
+def _batches(selection: Selection, n_samples: int | None, *places: Any) -> np.ndarray | None:
     """Return the batch of each row, numbered in sorted order; None if there is one batch only.
 
     Parameters
@@ -263,12 +261,12 @@ def _batches(
     selection : Selection
     n_samples : int or None
         How many rows there must be. None: not checked.
-    dropped : sequence of int, default=()
-        Rows that the data were read without.
+    *places
+        Rows that the data were read without, and dimensions of the rows, as `start_of` takes them.
     """
     if selection.parameters.batch_key is None:
         return None
-    values = np.asarray(start_of(selection, n_samples, dropped))
+    values = np.asarray(start_of(selection, n_samples, *places))
     n_rows = values.size if n_samples is None else n_samples
     if values.shape != (n_rows,) or values.dtype.kind not in "fiubUS" or not n_rows:
         raise InputError(
@@ -314,7 +312,8 @@ class _OfBatches(Strategy):
                 f"HighlyVariable: preprocess '{blocks.transform.kind}' moves the zeros of counts. "
                 "Give it counts as they were measured (preprocess: none)."
             )
-        codes, stored = _batches(self.selection, blocks.n_samples, blocks.source.dropped), None
+        places = blocks.source.dropped, blocks.source.row_dimensions
+        codes, stored = _batches(self.selection, blocks.n_samples, *places), None
         if codes is not None:
             stored = blocks.scratch.put(blocks.scratch.unique("batches"), codes, blocks.rows)
         counts = blocks.reduce(count_kernel, Counts.add, stored, self._deviance, label="counts")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -201,7 +200,9 @@ class MarginSearch(Strategy):
     ) -> tuple[list[str], ArrayRef]:
         """Return the names and the labels of the starts that are run to their ends."""
         blocks, parameters, seed = inputs.blocks, self.margin, self.selection.random_state
-        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
+        start = start_of(
+            self.selection, blocks.n_samples, blocks.source.dropped, blocks.source.row_dimensions
+        )
         spectral = inputs.spectral if isinstance(start, str) and start != "kmeans" else None
         names, labels = starts.start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
@@ -380,7 +381,7 @@ class SampledRows(Strategy):
             ids = np.sort(draw)
             sample = gather_rows(blocks, ids, "m3fs sample")
             rows = RowBlocks.from_any(sample.path, scratch=scratch)
-        stages = stages_of_selection(self._selection(ids, blocks.source.dropped))
+        stages = stages_of_selection(self._selection(ids, blocks.source))
         finished = Engine(TemporaryStages(scratch.child("stages")), rows).run(stages)
         result = FeatureScores.open(finished["result"])
         details: dict[str, Any] = {**result.details}
@@ -402,14 +403,15 @@ class SampledRows(Strategy):
         rows = block_rows(shape.n_features, shape.itemsize, size)
         return Shape(size, shape.n_features, shape.itemsize, rows, size)
 
-    def _selection(self, ids: np.ndarray | None = None, dropped: Sequence[int] = ()) -> Selection:
+    def _selection(self, ids: np.ndarray | None = None, source: Any = None) -> Selection:
         """Return the selection for the sampled rows; with ``ids``, with their labels to start."""
         selection, parameters = self.selection, self.parameters
         changes: dict[str, Any] = {"sample_size": None}
         graph = selection.graph or GraphConfig()
         n_neighbors = min(graph.n_neighbors, parameters.sample_size - 1)
         if ids is not None:
-            start = start_of(selection, self.shape.n_samples, dropped)
+            places = source.dropped, source.row_dimensions
+            start = start_of(selection, self.shape.n_samples, *places)
             if not isinstance(start, str):
                 auto = isinstance(parameters.n_clusters, str)
                 largest = MAX_CLUSTERS if auto else parameters.n_clusters

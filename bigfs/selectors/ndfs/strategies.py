@@ -483,7 +483,9 @@ class NDFSStrategy(Strategy):
         """Return the first F: what was given, or indicators of the eigenvectors' clusters."""
         blocks, selection = inputs.blocks, self.selection
         if not self.parameters.takes_eigenvectors:
-            given = start_of(selection, blocks.n_samples, blocks.source.dropped)
+            given = start_of(
+                selection, blocks.n_samples, blocks.source.dropped, blocks.source.row_dimensions
+            )
             F = check_init(given, blocks.n_samples, n_clusters)
             return folder.put(folder.unique("F"), F, blocks.rows)
         scratch, seed = blocks.scratch.child(blocks.scratch.unique("start")), selection.random_state

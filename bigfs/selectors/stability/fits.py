@@ -25,6 +25,7 @@ from bigfs.runtime.scope import inline
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.kept import hand_over, handed, load_state, save_state
 from bigfs.selectors.number import (
+    about_number,
     at_least,
     choose_number,
     is_by_fits,
@@ -302,7 +303,8 @@ class SampledFits:
             # Read by the tasks: there may be as many as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
             names = hand_over(work.path, blocks.source.feature_names or [])
-            job = self, rows, dropped, names, str(kept.path)
+            places = dropped, blocks.source.row_dimensions
+            job = self, rows, places, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
         anyway = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
@@ -323,7 +325,12 @@ def _file(folder: Location, fit: int) -> Location:
 
 
 def _fit_task(
-    fit: int, fits: SampledFits, rows: DrawnRows, dropped: ArrayRef, names: Any, kept: str
+    fit: int,
+    fits: SampledFits,
+    rows: DrawnRows,
+    places: tuple[ArrayRef, Any],
+    names: Any,
+    kept: str,
 ) -> None:
     """Fit the method on one sample, in this thread, and store its scores and selection."""
     with inline():
@@ -332,7 +339,7 @@ def _fit_task(
         # would bring back what the end of its attempt has removed.
         scratch = Scratch()
         n_samples = fits.shape.n_samples
-        own = _of_sample(fits.selection, fit, n_samples, dropped, numbers)
+        own = _of_sample(fits.selection, fit, n_samples, places, numbers)
         try:
             stages = _stages_of_fit(own, fits.quick)
             result, number, notes = _fitted(X, own, stages, scratch, handed(names))
@@ -367,17 +374,23 @@ def _fitted(
     about = data_notes(blocks, selection.method)
     noted = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
     notes = [note for note in noted if note not in about]
-    number = len(Curves.open(finished["curves"]).order) if "curves" in finished else 0
+    chosen = Curves.open(finished["curves"]).number if "curves" in finished else None
+    number = chosen["n_features_to_select"] if chosen and chosen["has_plateau"] else 0
     return FeatureScores.open(finished["result"]), number, notes
 
 
 def _of_sample(
-    selection: Selection, fit: int, n_samples: int, dropped: ArrayRef, numbers: np.ndarray
+    selection: Selection,
+    fit: int,
+    n_samples: int,
+    places: tuple[ArrayRef, Any],
+    numbers: np.ndarray,
 ) -> Selection:
     """Return the settings of a fit: a seed of its own, and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
-    start = start_of(selection, n_samples, dropped.load().tolist())
+    dropped, dimensions = places
+    start = start_of(selection, n_samples, dropped.load().tolist(), dimensions)
     if start is None or isinstance(start, str) or len(start) != n_samples:
         return selection
     labels = METHODS[selection.method].labels
@@ -429,15 +442,15 @@ def _number(number: Auto, stability: Stability, of_fits: list[int]) -> dict[str,
 
     It is read off the curve of the stability, or the median of the numbers that fits chose.
     """
-    rule, largest = rule_in_words(number), stability.n_selected
+    largest, chosen = stability.n_selected, [m for m in of_fits if m]
     if is_by_fits(number):
         sizes = curve_sizes(largest)
-        curves = stability.curves(sizes)
-        chosen, rule = choose_number(number, sizes, *curves, stability.sample_size)
-    else:
-        chosen = int(np.median(of_fits))
-        between = f"{min(of_fits)} to {max(of_fits)}"
-        rule = f"the median over {len(of_fits)} samples, which say {between}, of {rule}"
-    return {
-        **number.model_dump(), "n_features_to_select": chosen, "largest": largest, "rule": rule,
-    }  # fmt: skip
+        return choose_number(number, sizes, *stability.curves(sizes), stability.sample_size)
+    if not chosen:
+        return about_number(number, 0, largest, "")
+    others = f" (others, {len(of_fits) - len(chosen)}, have no plateau)"
+    rule = (
+        f"the median over {len(chosen)} samples{others if len(chosen) < len(of_fits) else ''}, "
+        f"which say {min(chosen)} to {max(chosen)}, of {rule_in_words(number)}"
+    )
+    return about_number(number, int(np.median(chosen)), largest, rule)

@@ -502,7 +502,7 @@ class TextTable(Table):
                 if line == 1 and read.startswith(_PARQUET):
                     raise InputError(f"{self.uri} is a Parquet file. Name it .parquet.")
                 if line == 1 and read.startswith(_GZIP):
-                    raise InputError(f"{self.uri} is compressed by gzip. Name it .csv.gz.")
+                    raise InputError(f"{self.uri} is compressed by gzip. Add .gz to its name.")
                 text = read if decoder is None else decoder.decode(read, not read).encode()
                 if line == 1 and not rest:
                     text = text.removeprefix(codecs.BOM_UTF8)

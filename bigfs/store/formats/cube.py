@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import product
@@ -337,7 +337,7 @@ def as_stacked(
     values: np.ndarray,
     dims: Sequence[str] | None,
     others: Iterable[Sequence[str] | None],
-    rows: Sequence[str] = (),
+    rows: Collection[str] = (),
 ) -> np.ndarray:
     """Return an image of labels, or a mask, with its dimensions in the order that rows have.
 

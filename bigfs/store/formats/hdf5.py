@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -180,7 +180,7 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return [(name, array.shape, str(array.dtype)) for name, array in _arrays(file).items()]
 
 
-def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
+def read_column(path: Location, name: str, rows: Collection[str] = ()) -> Any:
     """Return an array by its name: labels, or what rows are chosen by; a column of an AnnData.
 
     ``rows`` are the dimensions of the rows that it belongs to, where they are known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -132,7 +132,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     return CubeSource(uri, place, None, **cube)
 
 
-def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.ndarray:
     """Return an array of labels, which has no name; ``rows`` as `check_vector`."""
     with path.open("rb") as file:
         shape, _, dtype = read_header(file, str(path))

@@ -6,7 +6,7 @@ import math
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -239,7 +239,7 @@ class _UnpackedParts:
         yield self._arrays
 
 
-def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.ndarray:
     """Return an array of labels; without a name ``y``; ``rows`` as `check_vector`."""
     name = name or "y"
     names = member_names(path)

@@ -154,7 +154,11 @@ def read_column(path: Location, name: str) -> np.ndarray:
     with opened(path) as file, decoding(str(path)):
         if file.count != 1:
             raise InputError(f"{path} has {file.count} bands; classes are one band.")
-        return np.asarray(file.read(1))
+        picture = _Picture(file, None)
+        _, height, width = picture.shape
+        values = picture[slice(0, 1), slice(0, height), slice(0, width)][0]
+        stored = np.asarray(values, file.dtypes[0]) if np.isfinite(values).all() else values
+        return stored if (stored == values).all() else values
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:

@@ -6,7 +6,7 @@ that say how numbers are packed. xarray decodes each block; it is read as every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return [(str(n), tuple(dataset[n].shape), str(dataset[n].dtype)) for n in dataset.data_vars]
 
 
-def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.ndarray:
     """Return a variable of a NetCDF 3 file, decoded, in the order of the rows."""
     with _classic(path) as dataset:
         if name not in dataset.variables:
@@ -104,7 +104,7 @@ def read_labels(
     dims: list[str] | None,
     attributes: Mapping[str, Any],
     others: Iterable[Sequence[str] | None],
-    rows: Sequence[str],
+    rows: Collection[str],
     uri: str,
 ) -> np.ndarray:
     """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN.

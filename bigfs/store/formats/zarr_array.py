@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -61,7 +61,7 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return []
 
 
-def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
+def read_column(path: Location, name: str, rows: Collection[str] = ()) -> Any:
     """Return an array by its name, ``y`` if it has none; a column of ``obs`` of an AnnData.
 
     ``rows`` are the dimensions of the rows that it belongs to, where they are known.
@@ -240,7 +240,10 @@ def open_node(path: Location) -> Any:
         try:
             return zarr.open(store, path=inside, mode="r")
         except FileNotFoundError:
-            raise InputError(f"{path} is a folder, but no zarr array or group.") from None
+            raise InputError(
+                f"{path} is a folder, but no zarr array or group. Give files in it by a pattern, "
+                f"such as '{path}/*.h5ad'."
+            ) from None
 
 
 def open_file(

@@ -413,8 +413,8 @@ def test_a_column_without_a_value_is_left_out_and_one_row_is_refused(
         shown = bigfs_command("inspect", "X.csv", *options).out
         command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
         arguments = shlex.split(command.removeprefix("It would take: bigfs "))
-        ran = bigfs_command(*arguments, "--set", "mcfs.n_clusters=2", "--set", f"run=r{len(options)}",
-                            "--quiet")  # fmt: skip
+        arguments += ["--set", "mcfs.n_clusters=2", "--set", f"run=r{len(options)}", "--quiet"]
+        ran = bigfs_command(*arguments)
         assert ran.code == 0, (command, ran.err)
     Path("X.csv").write_text("a,b,c\n1,2,3\n")
     assert "at least 2 samples are needed. Got 1." in bigfs_command("inspect", "X.csv").out

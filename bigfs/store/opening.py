@@ -6,6 +6,7 @@ Several sources are chained, one below the other, into one matrix.
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ from bigfs.store.tables import TableSource, typed
 from bigfs.store.values import refusing
 from bigfs.store.views import chosen_columns, transposed
 
+logger = logging.getLogger("bigfs")
 # What opens objects of a package, and the settings that they take beside those of frames.
 _OBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "zarr": ("zarr_array", ("layer", "features", "no_data")),
@@ -268,6 +270,18 @@ class ChainedSource(Source):
         """The sum of what the parts say; None if one of them cannot tell."""
         counts = [part.estimated_samples for part in self.parts]
         return None if None in counts else sum(counts)  # type: ignore[arg-type]
+
+    def holds_counts(self) -> bool:
+        """Say so of all parts by the first; warn once if the last one is another kind."""
+        return self._are_counts
+
+    @cached_property
+    def _are_counts(self) -> bool:
+        first = super().holds_counts()
+        if self.sparse and first != self.parts[-1].holds_counts():
+            ends = (self.parts[0].uri, self.parts[-1].uri)[:: 1 if first else -1]
+            logger.warning("%s holds counts, and %s does not. Bring them into one form.", *ends)
+        return first
 
     @property
     def sources(self) -> list[tuple[str, int]]:  # type: ignore[override]

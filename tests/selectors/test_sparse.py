@@ -283,6 +283,19 @@ def test_kept_rows_of_counts_are_compared_by_components_as_all_are(
         assert config.used_graph.representation == representation, at_most
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_part_that_is_no_counts_beside_counts_is_told(
+    cells: Any, tmp_path: Path, order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, X in (("a", cells), ("b", cells.log1p())):
+        sp.save_npz(tmp_path / f"{name}.npz", X)
+    source = open_matrix([tmp_path / f"{name}.npz" for name in order])
+    settings = {"run": "r", "input": {"uri": "X.npz"}, "n_features_to_select": 3}
+    assert (resolved(make_config(**settings), source).preprocess == "none") == (order == "ba")
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "a.npz holds counts, and" in line and "b.npz does not" in line
+
+
 def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:
     sp.save_npz(tmp_path / "X.npz", sp.hstack([cells, cells], format="csr"))
     source = open_matrix(tmp_path / "X.npz")

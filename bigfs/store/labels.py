@@ -187,7 +187,8 @@ def read_values(
     # Texts of which some are missing are objects.
     kind = "U1" if values.dtype.kind == "O" else values.dtype
     check_vector(values.shape, kind, name_of(uri), rows)
-    if values.ndim > 1 < len(rows) and 1 not in values.shape != tuple(rows.values()):
+    is_image = values.ndim > 1 and 1 not in values.shape and len(rows) > 1
+    if is_image and values.shape != tuple(rows.values()):
         pixels = " x ".join(f"{name} {size:,}" for name, size in rows.items())
         raise InputError(
             f"{name_of(uri)} has shape {values.shape}, and the rows are pixels of {pixels}. Give "

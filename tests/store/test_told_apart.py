@@ -199,7 +199,7 @@ def test_a_mask_of_another_order_is_turned(kind: str) -> None:
     source = open_matrix("X.nc::v", features="band", rows={"column": f"{place}::m", "keep": [1]})
     expected = both.v.where(mask.m == 1, drop=True).values.ravel()
     np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(9)))[0], expected)
-    turned = load_labels(f"{place}::m", 9, rows=("y", "x"))
+    turned = load_labels(f"{place}::m", 9, rows={"y": 3, "x": 3})
     np.testing.assert_array_equal(turned, mask.m.transpose("y", "x").values.ravel())
 
 

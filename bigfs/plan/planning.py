@@ -183,12 +183,13 @@ def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Conf
         return config, ""
     n_read = 2 * default.n_pairs * min(QUICK_ROWS, n_samples // 2)
     unsampled = config.model_copy(update={"quick": False, "stability": None})
+    is_counted = source.n_samples is not None or n_samples != source.estimated_samples
     if n_samples > n_read or not plan_input(unsampled, source, place).fits:
         return config, ""
     return unsampled, (
         f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows together; the whole run "
-        f"has {n_samples:,} and takes less time: it is what runs. To have the samples, set "
-        "stability.n_pairs."
+        f"has {'' if is_counted else 'about '}{n_samples:,} and takes less time: it is what runs. "
+        "To have the samples, set stability.n_pairs."
     )
 
 

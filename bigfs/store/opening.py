@@ -278,8 +278,10 @@ class ChainedSource(Source):
     @cached_property
     def _are_counts(self) -> bool:
         first = super().holds_counts()
-        if self.sparse and first != self.parts[-1].holds_counts():
-            ends = (self.parts[0].uri, self.parts[-1].uri)[:: 1 if first else -1]
+        # A part without entries is of either kind.
+        parts = [p for p in self.parts if p.sparse and (p.layout is None or p.layout.n_entries)]
+        if len(parts) > 1 and first != parts[-1].holds_counts():
+            ends = (parts[0].uri, parts[-1].uri)[:: 1 if first else -1]
             logger.warning("%s holds counts, and %s does not. Bring them into one form.", *ends)
         return first
 

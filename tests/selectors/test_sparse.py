@@ -294,6 +294,9 @@ def test_a_part_that_is_no_counts_beside_counts_is_told(
     assert (resolved(make_config(**settings), source).preprocess == "none") == (order == "ba")
     [line] = [record.getMessage() for record in caplog.records]
     assert "a.npz holds counts, and" in line and "b.npz does not" in line
+    sp.save_npz(tmp_path / "none.npz", sp.csr_array((5, cells.shape[1])))
+    resolved(make_config(**settings), open_matrix([tmp_path / "a.npz", tmp_path / "none.npz"]))
+    assert len(caplog.records) == 1
 
 
 def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:

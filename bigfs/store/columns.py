@@ -1,6 +1,6 @@
-"""Columns of a table: features, ids of the rows and labels, and how those without numbers are read.
+"""Columns of a table: features, row ids and labels, and the encoding of non-numeric columns.
 
-Booleans, dates, and categories or texts can be features. Labels never are.
+Booleans, dates, categories and strings can be used as features. Labels never are.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from bigfs.core.paths import SOURCE
 from bigfs.store.fingerprint import changed
 from bigfs.store.values import refusing
 
-# Columns that one message names; a file that is no table of numbers may have thousands.
+# Maximum number of columns named in one message; a file that is not a numeric table may have
+# thousands.
 _NAMED = 100
-# Of the first rows, how many are looked at for columns that are no measurements.
+# Number of first rows, and of values in them, that are checked for columns that are not
+# measurements, and the fewest rows for such a check.
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES, _FEWEST_ROWS = 10_000, 10**6, 20
 _MOST_IDS = 3
-# Names are of one form where so many are, and such a share of all.
+# Names have a common form if at least this many, and this share of all, match it. Then the number
+# of deviating names that are shown.
 _FEWEST_ALIKE, _ALIKE, _SHOWN_NAMES = 5, 0.8, 5
-# Of the first rows, how many tell whether features have different units, and by which factor their
-# ranges differ then: those of all rows, and those of 95 % of them.
+# Number of first rows used to detect features with different units, and the minimum ratio of their
+# ranges: over all rows, and over the central 95 % of the rows.
 _UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
-# Ranges below this share of the values may be of rounding.
+# A range below this fraction of the values may be due to rounding.
 _ROUNDING = 1e-6
-# What columns that are no numbers may be read as.
+# Supported encodings of non-numeric columns.
 _CHOICES = {
     "booleans": ("numbers", "drop"),
     "dates": ("error", "numbers", "drop"),
     "categories": ("error", "numbers", "one_hot", "drop"),
 }
-# A column with more values is no category, but an id or free text.
+# A column with more distinct values is not a category, but an id or free text.
 _MOST_VALUES = 1000
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
 _AS = {
@@ -54,22 +57,22 @@ _AS = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """Treatment of columns that are not numbers."""
+    """Encoding of non-numeric columns."""
 
     booleans: str = "numbers"
     dates: str = "error"
-    categories: str = "error"  # also of texts
-    # The values of columns, where they are known: all parts of a table have the same.
+    categories: str = "error"  # also applies to strings
+    # Distinct values of columns if already known, so that all parts of a table use the same.
     known: Mapping[str, tuple[str, ...]] | None = None
-    kinds: Mapping[str, str] | None = None  # and a column without a value is of the kind of theirs
+    kinds: Mapping[str, str] | None = None  # their kinds, for parts where they have no value
 
     def __post_init__(self) -> None:
-        """Raise InputError for a word that is none of the choices."""
+        """Raise InputError if an option is not one of its choices."""
         for name, words in _CHOICES.items():
             check_choice(name, getattr(self, name), words)
 
     def of(self, kind: str | None) -> str | None:
-        """Return the rule for columns of a kind; None for numbers, which need none."""
+        """Return the rule for columns of a kind; None for numbers, which need no encoding."""
         rules = {"boolean": self.booleans, "date": self.dates, "category": self.categories}
         return None if kind in ("number", "list") else rules.get(kind or "", "error")
 
@@ -79,14 +82,15 @@ DEFAULT = Encoding()
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, which becomes one feature or several."""
+    """A column of a table, which yields one or more features."""
 
     name: str
-    # "number", "list" (of `size` numbers), "boolean", "date" or "category"; None: of no such kind.
+    # "number", "list" (of `size` numbers), "boolean", "date" or "category"; None for any other
+    # kind.
     kind: str | None
-    dtype: np.dtype = np.dtype(np.float32)  # the smallest type of floats that holds the numbers
+    dtype: np.dtype = np.dtype(np.float32)  # the smallest float type that can represent the numbers
     size: int = 1
-    values: tuple[str, ...] = ()  # of a category that is encoded, in order
+    values: tuple[str, ...] = ()  # sorted values of an encoded category
     one_hot: bool = False
 
     @property
@@ -98,23 +102,23 @@ class Column:
 
     @property
     def is_plain(self) -> bool:
-        """True if its values are numbers as they are."""
+        """True if its values can be used as numbers without encoding."""
         return self.kind in ("number", "boolean")
 
     @property
     def note(self) -> str:
-        """Description of the encoding, in words."""
+        """Description of the encoding for messages."""
         how = f"{len(self.values)} columns of 0 and 1" if self.one_hot else _AS[str(self.kind)]
         return f"{self.name!r} as {how}"
 
     def encode(self, values: Any, uri: str) -> np.ndarray:
-        """Return dates or categories as features; missing ones are NaN in all of them.
+        """Return dates or categories encoded as features; missing values are NaN in all of them.
 
         Parameters
         ----------
         values : pandas Series of shape (n_rows,)
         uri : str
-            What messages call the table.
+            Name of the table used in error messages.
 
         Returns
         -------
@@ -143,14 +147,14 @@ class Column:
 def notes_of(
     encoded: Sequence[Column], dropped: Iterable[str], in_folders: Container[str] = ()
 ) -> list[str]:
-    """Say in a sentence which columns are read as what; nothing where there are none.
+    """Return a note on how non-numeric columns are encoded; an empty list if there are none.
 
     Parameters
     ----------
     encoded : sequence of Column
     dropped : iterable of str
     in_folders : container of str, default=()
-        Columns whose values are names of folders: no row is read for them.
+        Columns whose values come from folder names, without reading rows.
     """
     parts = [column.note for column in encoded]
     left = [repr(name) for name in dropped]
@@ -165,11 +169,11 @@ def notes_of(
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:
-    """Return values in order: by number where all are numbers, else as texts."""
+    """Return the distinct values sorted: as numbers if all are numeric, else as strings."""
     values = set(values)
     try:
-        # Of texts of one number, such as 1 and 01, the text decides. So it does of nan, which come
-        # last: they do not compare as numbers.
+        # Strings of equal value, such as 1 and 01, are sorted as strings. So are those of nan,
+        # which come last because they do not compare as numbers.
         numbers = {text: float(text) for text in values}
         of_nan = {text: math.isnan(number) for text, number in numbers.items()}
         return tuple(sorted(values, key=lambda v: (of_nan[v], of_nan[v] or numbers[v], v)))
@@ -178,7 +182,7 @@ def in_order(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def distinct_values(values: Iterable[Any], column: str, uri: str) -> tuple[str, ...]:
-    """Return the different values of a column as texts, in order.
+    """Return the distinct values of a column as sorted strings.
 
     Raises
     ------
@@ -202,21 +206,21 @@ def distinct_values(values: Iterable[Any], column: str, uri: str) -> tuple[str, 
 
 @dataclass(frozen=True)
 class Roles:
-    """The part that each column of a table has."""
+    """The roles of the columns of a table: features, row ids, labels."""
 
-    # Names, globs or ranges of the features; those behind a ``!`` are left out. None: all.
+    # Names, globs or ranges of the features; those prefixed with ``!`` are excluded. None: all.
     columns: tuple[str, ...] | None = None
-    index: str | None = None  # the column with the rows' ids
-    # Columns of known classes. ``source``, of several sources, need not be a column.
+    index: str | None = None  # column with the row ids
+    # Columns with known classes. ``source``, for several sources, need not be a column.
     labels: tuple[str, ...] = ()
-    # Of a part of a table: columns of one value, in the names of the folders that it is in, as
-    # Arrow scalars.
+    # For a part of a table: columns with a constant value, taken from the names of the folders that
+    # contain it, as Arrow scalars.
     partitions: Mapping[str, Any] | None = None
-    encoding: Encoding = DEFAULT  # treatment of columns that do not hold numbers
+    encoding: Encoding = DEFAULT  # encoding of non-numeric columns
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that only a table can provide, by name."""
+        """The given settings that only apply to tables, by name."""
         of_columns = {"columns": self.columns, "index": self.index}
         given = {name: value for name, value in of_columns.items() if value is not None}
         for name in _CHOICES:
@@ -230,7 +234,7 @@ class Roles:
         Raises
         ------
         InputError
-            If a name or pattern matches no column, or nothing is left.
+            If a name or pattern matches no column, or no feature is left.
         """
         wanted = [p for p in self.columns or () if not p.startswith("!") or p in names]
         kept = set(names if not wanted else ())
@@ -255,12 +259,12 @@ ALL_FEATURES = Roles()
 
 
 def roles_of(columns: object, index: object, labels: object, encoding: Encoding) -> Roles:
-    """Return the roles that arguments name; one name may stand for a list of one.
+    """Return the roles described by the arguments; a single name is accepted in place of a list.
 
     Raises
     ------
     InputError
-        If they are no names.
+        If they are not column names.
     """
 
     def names(what: str, value: object) -> tuple[str, ...]:
@@ -283,16 +287,16 @@ def refuse_unusable(
     *,
     dropped_by: str = "",
 ) -> None:
-    """Raise InputError if columns that would be features hold no numbers: all of them at once.
+    """Raise one InputError that names all columns which would be features but are not numeric.
 
     Parameters
     ----------
     unusable : mapping of str to str
-        What each of these columns holds, such as "text (line 2: 'Berlin')".
+        Content of each of these columns, such as "text (line 2: 'Berlin')".
     roles : Roles
     uri : str
     dropped_by : str, default=""
-        Of a frame ``X``: the call that leaves out columns, with a place for their names.
+        For a frame ``X``: the call that drops columns, with a placeholder for their names.
     """
     if not unusable:
         return
@@ -307,7 +311,7 @@ def refuse_unusable(
 
 
 def _cure(unusable: Iterable[str], roles: Roles, dropped_by: str) -> str:
-    """Return in words how columns are left out."""
+    """Return instructions for excluding or encoding columns."""
     others = list(unusable)
     if len(others) > _NAMED:
         return "Name those to keep (input.columns, --columns, columns=), or check the separator."
@@ -329,7 +333,7 @@ def _cure(unusable: Iterable[str], roles: Roles, dropped_by: str) -> str:
 
 
 def unlike_others(names: Iterable[str]) -> list[str]:
-    """Return the names of another form than most, such as one word among wavelengths."""
+    """Return the names whose form differs from most, such as a word among wavelengths."""
     forms = {name: re.sub(r"[\d.]+", "0", name) for name in names}
     form, count = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
     if "0" not in form or count < max(_FEWEST_ALIKE, _ALIKE * len(forms)):
@@ -338,12 +342,12 @@ def unlike_others(names: Iterable[str]) -> list[str]:
 
 
 def note_on_names(source: Any) -> str:
-    """Return a sentence on features whose names are unlike the others; empty if there are none."""
+    """Return a note on features whose names differ in form from the others; empty if none do."""
     names = unlike_others(source.feature_names or ())
     if not names:
         return ""
     shown = []
-    for name in names[:_SHOWN_NAMES]:  # of the features of one column, that column
+    for name in names[:_SHOWN_NAMES]:  # features of an encoded column are shown as that column
         columns = (column for column in source.categories if name.startswith(f"{column}="))
         shown.append(f"!{next(columns, name)}")
     patterns = json.dumps(list(dict.fromkeys(shown)), ensure_ascii=False)
@@ -356,23 +360,23 @@ def note_on_names(source: Any) -> str:
 
 
 def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
-    """Return sentences on named columns that look like ids, or equal the labels.
+    """Return notes on named columns that look like ids or equal the labels.
 
-    The first rows are looked at. An id is a whole number of its own in every row; where many
-    columns are like that, they are measurements.
+    Only the first rows are checked. A column looks like an id if its values are integers and all
+    distinct; if many columns do, they are taken for measurements.
 
     Parameters
     ----------
     source : RandomAccessSource
     y : ndarray of shape (n_samples,), int64, or None, default=None
-        Classes to judge by.
+        Known classes to compare with.
     """
     names = source.feature_names
     rows = min(source.n_samples, _LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features)
     if not names or rows < _FEWEST_ROWS:
         return []
     X = source.read(0, rows)
-    if not isinstance(X, np.ndarray):  # counts, which are not ids
+    if not isinstance(X, np.ndarray):  # sparse counts, which are not ids
         return []
     sentences, are_integers = [], (X == np.rint(X)).all(axis=0)
     ids = [j for j in np.flatnonzero(are_integers).tolist() if len(np.unique(X[:, j])) == rows]
@@ -394,12 +398,13 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
 
 
 def different_units(source: Any) -> str:
-    """Return a sentence if dense features have different units; nothing if they may have one.
+    """Return a note if dense features seem to have different units; else an empty string.
 
-    They have where the largest range of a feature, in the first rows, is more than 100 times the
-    5th percentile of all, and without the outermost rows of each still 30 times: a row far from
-    the others is no unit. Whole numbers from 0 on are counts or pixels, whose unit is one. A range
-    that may be of rounding counts as a large one, as that of a time, but never as a small one.
+    Units are taken to differ if, in the first rows, the largest range of a feature is more than 100
+    times the 5th percentile of all ranges, and still more than 30 times without the outermost rows
+    of each feature, since a single outlier is no evidence of a unit. Nonnegative integers are
+    counts or pixels, which share a unit. A range that may be due to rounding counts as a large one,
+    such as that of a time, but never as a small one.
 
     Parameters
     ----------
@@ -409,7 +414,7 @@ def different_units(source: Any) -> str:
         return ""
     n_rows = max(_FEWEST_ROWS, min(_UNIT_ROWS, _LOOKED_AT_VALUES // source.n_features))
     rows, n = [], 0
-    with suppress(InputError):  # what is wrong with values is said where all are read
+    with suppress(InputError):  # invalid values are reported when all rows are read
         for block in source.iter_blocks(n_rows):
             rows.append(np.asarray(block)[: n_rows - n])
             n += len(rows[-1])
@@ -445,22 +450,22 @@ def _differ(spans: np.ndarray, small: np.ndarray, factor: float) -> bool:
 
 
 def as_number(text: str) -> float | None:
-    """Return the number that a name is, such as a wavelength; None for any other name."""
+    """Return a name as a number, such as a wavelength; None if it is not one."""
     try:
         number = float(text)
     except ValueError:
         return None
-    # float() takes 1_5, which is the name of a pair.
+    # float() accepts 1_5, which is the name of a pair.
     return number if math.isfinite(number) and "_" not in text else None
 
 
 def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:
-    """Return the columns of a name, a range of numbers or a glob; a name counts first."""
+    """Return the columns that match a name, a numeric range or a glob; names take precedence."""
     if pattern in names:
         return {pattern}
     matches = set() if exact else {name for name in names if fnmatchcase(name, pattern)}
     low, dots, high = pattern.partition("..")
-    high = high if dots else low  # 690 is also 690.0
+    high = high if dots else low  # a single number also matches other spellings: 690 is 690.0
     least = as_number(low) if low else -math.inf
     most = as_number(high) if high else math.inf
     if not exact and least is not None and most is not None:
@@ -472,7 +477,7 @@ def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) 
 
 
 def _hint(pattern: str, names: list[str]) -> str:
-    """Return what a message says of a pattern that no name matches."""
+    """Return a hint, for the error message, about a pattern that matches no name."""
     from bigfs.store.source import listed
 
     numbers = [number for name in names if (number := as_number(name)) is not None]

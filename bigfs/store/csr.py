@@ -1,6 +1,7 @@
-"""Sparse matrices as sources of CSR row blocks, and what every such block must be.
+"""Sparse matrices as sources of CSR row blocks, and the invariants of such blocks.
 
-A block is a ``scipy.sparse.csr_array`` with int32 indices in order, none twice and no stored zero.
+A block is a ``scipy.sparse.csr_array`` with sorted int32 indices, no duplicates and no explicit
+zeros.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from bigfs.core.units import GIB, format_bytes
 from bigfs.store.source import CSRLayout, RandomAccessSource, Source
 from bigfs.store.values import all_usable, check_exact, place_of, refusing, usable, values_of
 
-# A pass copies a block several times: for sorting by columns, and as float64.
+# Maximum size of a block. A pass copies a block several times: to sort it by columns, and as
+# float64.
 _BLOCK_BYTES = 16 * 10**6
-# Rows with few entries: thin arrays with a row for each stay small too.
+# Upper bound for rows with few entries, so that narrow dense arrays with one row per sample stay
+# small too.
 _MOST_ROWS = 2**16
 DENSE_LIMIT_BYTES = 2 * GIB
 
 
 class CSRSource(RandomAccessSource):
-    """A scipy sparse matrix in this process's memory."""
+    """A scipy sparse matrix in the memory of this process."""
 
     sparse, shareable = True, False
 
@@ -35,7 +38,7 @@ class CSRSource(RandomAccessSource):
 
         with refusing(f"{uri} is a damaged sparse matrix", ValueError):
             rows = X.tocsr()
-            # Another object on the same values: the check may set attributes.
+            # A new object that shares the arrays, since the check may set attributes.
             self._X = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
             self._X.check_format(full_check=True)  # indices outside the shape would crash later
 
@@ -46,49 +49,49 @@ class CSRSource(RandomAccessSource):
 
     @property
     def n_entries(self) -> int:
-        """Stored entries, zeros and all."""
+        """Number of stored entries, including explicit zeros."""
         return int(self._X.indptr[-1])
 
     @property
     def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values, columns and row pointers, zeros and all."""
+        """Values, column indices and row pointers, including explicit zeros."""
         return self._X.data, self._X.indices, self._X.indptr
 
     def block_entries(self, rows: int) -> int:
-        """Return the entries of the largest block of so many rows."""
+        """Return the number of entries in the largest block of ``rows`` rows."""
         return largest_block(self._X.indptr, rows)
 
     def read_rows(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop`` in CSR form."""
+        """Return rows ``start`` to ``stop`` as a CSR block."""
         return as_block(self._X[start:stop], self.dtype, self.uri, start)
 
 
 def entry_bytes(itemsize: int) -> int:
-    """Return the bytes of a stored entry: its value and its column."""
+    """Return the size of a stored entry in bytes: its value and its int32 column index."""
     return itemsize + 4
 
 
 def rows_for(entries_per_row: float, itemsize: int) -> int:
-    """Return the rows of a block for rows of so many entries."""
+    """Return the number of rows per block, given the mean number of entries per row."""
     row_bytes = 8 + entries_per_row * entry_bytes(itemsize)
     return int(min(_MOST_ROWS, max(1, _BLOCK_BYTES // row_bytes)))
 
 
 def expected_layout(mean: float, n_rows: int, most: int, itemsize: int) -> CSRLayout:
-    """Return the layout of ``most`` entries at most, as if rows had about ``mean`` each."""
+    """Return an estimated layout for ``mean`` entries per row and at most ``most`` in all."""
     rows = min(n_rows, rows_for(mean, itemsize))
     return CSRLayout(rows, most, min(most, int(2 * mean * rows) + 1))
 
 
 def csr_layout(indptr: np.ndarray, itemsize: int) -> CSRLayout:
-    """Return the layout in which no block is above 16 MB, unless a single row is.
+    """Return the layout in which no block exceeds 16 MB, unless a single row does.
 
     Parameters
     ----------
     indptr : ndarray of shape (n_samples + 1,)
         Row pointers of the whole matrix.
     itemsize : int
-        Bytes of a value.
+        Bytes per value.
     """
     n, n_entries = len(indptr) - 1, int(indptr[-1])
     rows = min(n, rows_for(n_entries / n, itemsize))
@@ -98,13 +101,13 @@ def csr_layout(indptr: np.ndarray, itemsize: int) -> CSRLayout:
 
 
 def largest_block(indptr: np.ndarray, rows: int) -> int:
-    """Return the entries of the largest block of so many rows."""
+    """Return the number of entries in the largest block of ``rows`` rows."""
     edges = np.append(indptr[:-1:rows], indptr[-1:]).astype(np.int64)
     return int(np.diff(edges).max())
 
 
 def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any:
-    """Return sparse rows, or a dense array, as a CSR block; the rows themselves stay as they are.
+    """Return sparse rows or a dense array as a CSR block; the input is not modified.
 
     Parameters
     ----------
@@ -113,7 +116,7 @@ def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any
         float32 or float64.
     uri : str, default="X"
     first_row : int, default=0
-        For the message where a whole number would be rounded.
+        Row number of the first row, for the error message if an integer would be rounded.
     """
     from scipy.sparse import csr_array
 
@@ -132,7 +135,7 @@ def as_block(X: Any, dtype: np.dtype, uri: str = "X", first_row: int = 0) -> Any
 
 
 def stack(blocks: list[Any]) -> Any:
-    """Return blocks one below the other: of CSR ones a CSR block."""
+    """Return blocks stacked vertically; CSR blocks give a CSR block."""
     from scipy.sparse import vstack
 
     if len(blocks) == 1:
@@ -145,7 +148,7 @@ def stack(blocks: list[Any]) -> Any:
 def whole_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
     """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
 
-    A chunk is valid until the next is asked for: the memory of a dense one is used again.
+    A chunk is valid until the next one is requested: the buffer of a dense chunk is reused.
     """
     waiting: list[Any] = []
     buffer: np.ndarray | None = None
@@ -153,11 +156,12 @@ def whole_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
     for block in blocks:
         while block.shape[0]:
             room = rows - count
-            fits = block.shape[0] <= room  # a slice would be a copy of a CSR block
+            fits = block.shape[0] <= room  # slicing a CSR block would copy it
             part, block = (block, block[:0]) if fits else (block[:room], block[room:])
             start, count = count, count + part.shape[0]
             if isinstance(part, np.ndarray) and len(part) < rows:
-                # Not kept until the chunk is whole: that would be a second chunk of memory.
+                # Copied into the buffer at once: keeping the parts until the chunk is complete
+                # would need the memory of a second chunk.
                 buffer = np.empty((rows, part.shape[1]), part.dtype) if buffer is None else buffer
                 buffer[start:count] = part
                 waiting = [buffer[:count]]
@@ -179,7 +183,7 @@ def rows_of_entries(block: Any) -> np.ndarray:
 
 
 def first_unusable(block: Any) -> tuple[int, int, float] | None:
-    """Return row, column and value of the first value that cannot be worked with, or None."""
+    """Return row, column and value of the first unusable value; None if all are usable."""
     values = values_of(block)
     if all_usable(values):
         return None
@@ -188,18 +192,18 @@ def first_unusable(block: Any) -> tuple[int, int, float] | None:
 
 
 def is_large(shape: Shape) -> bool:
-    """Say whether sparse data of a shape are never made dense, not even block by block."""
+    """Return True if sparse data of this shape must not be made dense, even block by block."""
     return shape.n_samples * shape.n_features * shape.itemsize > DENSE_LIMIT_BYTES
 
 
 def check_dense(source: Source, what: str, cure: str = "Drop rare features first.") -> None:
-    """Raise InputError if a sparse matrix is too large to be made dense block by block.
+    """Raise InputError if a sparse matrix is too large to be made dense, block by block.
 
     Parameters
     ----------
     source : Source
     what : str
-        What makes it dense, as the beginning of a sentence.
+        Operation that makes it dense, as the start of a sentence.
     cure : str
     """
     if not source.sparse or source.estimated_samples is None:

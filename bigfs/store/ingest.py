@@ -1,6 +1,6 @@
-"""Bring a matrix into a checked, row-chunked zarr store, one chunk at a time.
+"""Copy a matrix into a checked, row-chunked zarr store, one chunk at a time.
 
-A sparse matrix becomes a store of CSR blocks (`bigfs.store.formats.csr_store`).
+A sparse matrix is stored as CSR blocks (`bigfs.store.formats.csr_store`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from bigfs.store.source import (
 from bigfs.store.values import checksum, storing
 
 MISSING = ("error", "mean", "zero", "drop_rows")
-# Rows read at a time where only reading tells how many entries a row has.
+# Rows read at a time while the number of entries per row is still unknown.
 _FIRST_ROWS = 1024
-# Measured values take this share of their size at least, however they are packed.
+# Upper bound on the compression ratio that measured values can reach.
 _PACKED = 200
-# Numbers of left out rows in a chunk.
+# Row numbers per chunk of the array of left out rows.
 _NUMBERS = 2**16
 
 
@@ -71,9 +71,9 @@ class IngestReport:
     nbytes : int
         Size of the values, uncompressed.
     filled_values, dropped_rows : int
-        NaN replaced and rows left out by the ``missing`` policy.
+        NaN values replaced and rows dropped by the ``missing`` policy.
     appended_rows : int, default=0
-        Rows that were added to a store that was there.
+        Rows that were appended to an existing store.
     """
 
     path: Location
@@ -87,7 +87,7 @@ class IngestReport:
     appended_rows: int = 0
 
     def text(self, missing: str) -> str:
-        """Return the report as lines for a terminal; ``missing`` is the policy that was asked."""
+        """Return the report as lines for a terminal; ``missing`` is the policy that was applied."""
         lines = [
             f"{self.path}: {self.n_samples:,} samples x {self.n_features:,} features, "
             f"{self.dtype}, {format_bytes(self.nbytes)}"
@@ -113,37 +113,37 @@ def ingest(
     memory_limit: int | str | None = None,
     **opening: Any,
 ) -> IngestReport:
-    """Stream a matrix into a zarr v3 store of row chunks with checksums.
+    """Stream a matrix into a zarr v3 store of checksummed row chunks.
 
-    Every value is checked on the way. The store appears under its name only when it is
-    complete; on any failure nothing is left.
+    Every value is checked while it is copied. The store appears under its name only when it is
+    complete; if the ingest fails, nothing is left behind.
 
     Parameters
     ----------
     source : str, Path, list of them, array or Source
-        Anything `open_matrix` takes.
+        Anything `open_matrix` accepts.
     dest : str, Path or ObjectPath
         The folder to create, usually ``NAME.zarr``, or ``s3://BUCKET/NAME.zarr``. In a bucket,
-        where nothing can be renamed, it is marked until it is complete, and a store that is
-        replaced is removed first.
+        where nothing can be renamed, the store is marked as unfinished until it is complete, and a
+        store that is overwritten is removed first.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
-        What to do with NaN: stop and name the first, replace by the column's mean (one more
-        read of the source) or by zero, or leave the row out. Infinity is always an error, and
-        so are values beyond 1e140, whose squares overflow when they are added up.
+        Policy for NaN: raise an error that names the first one, replace it by the column mean (this
+        reads the source once more) or by zero, or drop the row. Infinity is always an error, and so
+        are values beyond 1e140, whose squares could overflow when summed.
     overwrite : bool, default=False
-        Replace a store that is already there: one that bigfs wrote, and that holds nothing else.
+        Replace an existing store, provided that bigfs wrote it and it contains nothing else.
     append : bool, default=False
-        Add the rows to a dense store that is there, whose features they must have. Runs that read
-        it meanwhile see its former rows; on any failure it has these only. ``missing`` "mean" is
-        refused, as it would be the mean of the new rows.
+        Append the rows to an existing dense store with the same features. Runs that read the store
+        meanwhile see its former rows; if the append fails, it has only these. ``missing`` "mean" is
+        refused, as it would be the mean of the new rows alone.
     rows : int or None, default=None
-        Rows per chunk of a new store; None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its
+        Rows per chunk of a new store. None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its
         chunks are CSR blocks.
     memory_limit : int, str or None, default=None
-        Resident size that this process may reach, such as ``"2 GiB"``. None: 4 GiB.
+        Maximum resident size of this process, such as ``"2 GiB"``. None: 4 GiB.
     **opening
-        Settings of `open_matrix`, such as ``columns``, ``index`` (the ids are kept beside the
-        rows), ``csv`` or ``layer``; rows are chosen by opening the source with it first.
+        Settings of `open_matrix`, such as ``columns``, ``index`` (the ids are stored with the
+        rows), ``csv`` or ``layer``. To select rows, open the source with `open_matrix` first.
 
     Returns
     -------
@@ -152,10 +152,10 @@ def ingest(
     Raises
     ------
     InputError
-        If the source cannot be used, naming row and column, if it changes while it is read, or
-        if ``dest`` exists.
+        If the source contains an unusable value (the message names its row and column), if it
+        changes while it is read, or if ``dest`` exists.
     MemoryLimitError
-        If the source has to be read as a whole and does not fit the limit.
+        If the source has to be held in memory as a whole and exceeds the limit.
     StorageError
         If writing fails.
     RunLockedError
@@ -181,7 +181,7 @@ def ingest(
 
         return append_rows(matrix, final, missing, limit)
     chunk = 0
-    if not matrix.sparse:  # which is cut by its entries
+    if not matrix.sparse:  # sparse blocks are sized by their entries
         rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
         chunk = rows * matrix.n_features * matrix.dtype.itemsize
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
@@ -197,13 +197,13 @@ def ingest(
 
 
 def sources_in(matrix: Source) -> list[Source]:
-    """Return the sources that are chained into one, or the one itself."""
+    """Return the sources that were chained into this one, or the source itself."""
     parts = [part for part in getattr(matrix, "parts", ()) if isinstance(part, Source)]
     return parts or [matrix]
 
 
 def _refuse_source(matrix: Source, final: Location) -> None:
-    """Raise InputError if a store would lie in another one, or be removed before it is read."""
+    """Raise InputError if a store would lie inside another one, or replace its own source."""
     if isinstance(final, ObjectPath):
         if any(is_within(as_location(part.uri), final) for part in sources_in(matrix)):
             raise InputError(f"{final} is the input, and cannot be replaced. Give another name.")
@@ -214,7 +214,7 @@ def _refuse_source(matrix: Source, final: Location) -> None:
 
 
 def _check_free(matrix: Source, final: Location) -> None:
-    """Raise MemoryLimitError if no packing brings a dense matrix onto the disk."""
+    """Raise MemoryLimitError if a dense matrix cannot fit on the disk, however well compressed."""
     if isinstance(final, ObjectPath) or matrix.sparse or matrix.n_samples is None:
         return
     size = matrix.n_samples * matrix.n_features * matrix.dtype.itemsize
@@ -229,13 +229,13 @@ def _check_free(matrix: Source, final: Location) -> None:
 
 @contextmanager
 def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder beside a store that takes its name when the block ends well."""
+    """Yield a folder beside a store that is renamed to it if the context exits without an error."""
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
         with holding(partial, final), temporary_files_in(final.parent):
             yield partial
-        _check_dest(final, overwrite)  # again: somebody may have put something there since
+        _check_dest(final, overwrite)  # again: another process may have created it meanwhile
         with writing_to(final):
             sync_tree(partial)
             if final.exists():
@@ -255,7 +255,7 @@ def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def holding(partial: Location, final: Location, grows: bool = False) -> Iterator[None]:
-    """Hold a folder beside a store, and remove those that killed processes left there."""
+    """Create a folder beside a store under a lease, and remove those left by killed processes."""
     if isinstance(partial, ObjectPath) or isinstance(final, ObjectPath):
         yield
         return
@@ -270,7 +270,7 @@ def holding(partial: Location, final: Location, grows: bool = False) -> Iterator
 
 @contextmanager
 def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
-    """Yield a store's own place, marked as unfinished until the block ends well."""
+    """Yield the store's own location, marked as unfinished until the context exits normally."""
     if overwrite:
         remove_tree(final)
     marker = final / UNFINISHED
@@ -281,7 +281,7 @@ def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
     try:
         yield final
         marker.unlink()
-    except StorageError:  # nothing can be removed either; it stays marked
+    except StorageError:  # removing would fail too; the store stays marked
         raise
     except BaseException:
         remove_tree(final)
@@ -289,7 +289,7 @@ def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
 
 
 def ingest_bytes(chunk: int, held: int = 0) -> int:
-    """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
+    """Return the memory an ingest needs in bytes, from its chunk size and what its source holds."""
     return 3 * chunk + 28 * MIB + held
 
 
@@ -313,13 +313,13 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
 
 
 def copy_rows(matrix: Source, folder: Location) -> None:
-    """Write a store for the caller alone, with the missing values of the matrix."""
+    """Write a store for internal use, which keeps the missing values of a dense matrix."""
     rows = None if matrix.sparse else chunk_rows(matrix.n_features, matrix.dtype.itemsize)
     write_store(matrix, folder, folder, "error" if matrix.sparse else KEEP, rows)
 
 
 def writing_to(store: Location, grows: bool = False) -> AbstractContextManager[None]:
-    """Turn failures of the disk into StorageError; ``grows``: of a store that was there."""
+    """Convert disk errors to StorageError; ``grows`` if rows are appended to an existing store."""
     if grows:
         return storing(f"Cannot append to {store}", "It has its former rows.")
     return storing(f"Cannot write {store}", "Nothing was left there.")
@@ -333,25 +333,25 @@ def write_store(
     rows: int | None,
     after: RandomAccessSource | None = None,
 ) -> IngestReport:
-    """Write a store, and refuse a source that is not the same at the end.
+    """Write a store, and raise an error if the source changed meanwhile.
 
     Parameters
     ----------
     matrix : Source
     partial, final : Path or ObjectPath
-        Where it is written, and where it is to be in the end.
+        Location it is written to, and its final location.
     missing : {"error", "mean", "zero", "drop_rows"}
     rows : int or None
-        Rows per chunk. None, of a sparse matrix only: as many as make chunks of 16 MB.
+        Rows per chunk. None, for sparse matrices only: chunks of 16 MB.
     after : RandomAccessSource or None, default=None
-        Dense store of so many rows per chunk that the rows are to follow: they begin with those of
-        its last chunk if it is not full.
+        Dense store, with ``rows`` rows per chunk, that the rows are appended to. If its last chunk
+        is not full, its rows are written again before the new ones.
     """
     matrix.begin()
     try:
         report = _write_chunks(matrix, partial, final, missing, rows, after)
     except (InputError, StorageError):
-        matrix.check_unchanged()  # that, and not what was found, is what is wrong then
+        matrix.check_unchanged()  # if it changed, this is the actual cause
         raise
     matrix.check_unchanged()
     return report
@@ -370,8 +370,8 @@ def _write_chunks(
         rows = rows or matrix.layout.rows
     cleaner = Cleaner(matrix, missing, rows or _FIRST_ROWS)
     blocks, n_before, is_new = cleaner.clean(), 0, after is None
-    if rows is None:  # as many as make 16 MB of entries in blocks like the first
-        first = list(islice(blocks, 1))  # nothing, if no row is left
+    if rows is None:  # chunks of 16 MB, if all rows are like those of the first block
+        first = list(islice(blocks, 1))  # empty if no row is left
         entries = first[0].nnz / max(1, first[0].shape[0]) if first else 1.0
         rows = rows_for(entries, dtype.itemsize)
         blocks = chain(first, blocks)
@@ -436,19 +436,19 @@ def _write_chunks(
 
 
 def _types(matrix: Source, n_filled: int) -> dict[str, Any]:
-    """Return the types of the columns of a table, which filled values may not have."""
+    """Return the column types of a table as an attribute; empty if values were filled."""
     return {} if n_filled or not matrix.column_types else {"column_types": {**matrix.column_types}}
 
 
 def write_left_out(partial: Location, rows: Any, chunk: int = _NUMBERS) -> dict[str, int]:
-    """Write which rows of the source are not in the store, and return how many these are."""
+    """Write the row numbers of the source that are not in the store, and return their count."""
     if not len(rows):
         return {}
     import zarr
 
     numbers = np.asarray(rows, dtype=np.int64)
     store = zarr.open_group(zarr_store(partial), mode="r+")
-    # A chunk that is row 0 alone is written too: one that is missing is an error.
+    # A chunk that only holds row 0 is written too, since a missing chunk is an error.
     config: Any = {"write_empty_chunks": True}
     store.create_array(
         "dropped", data=numbers, chunks=(chunk,), dimension_names=("dropped_row",), config=config,
@@ -458,7 +458,7 @@ def write_left_out(partial: Location, rows: Any, chunk: int = _NUMBERS) -> dict[
 
 
 def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
-    """Return how many rows of each of several sources were not dropped."""
+    """Return the number of rows kept from each of several sources, as an attribute."""
     if not matrix.sources:
         return {}
     ends = np.cumsum([count for _, count in matrix.sources])
@@ -468,7 +468,7 @@ def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
 
 
 class ChunkWriter(StoreWriter):
-    """Writes the array ``X`` of a new group, one whole chunk at a time."""
+    """Writer of the array ``X`` of a new group, one whole chunk at a time."""
 
     def __init__(
         self, path: Location, rows: int, n_features: int, dtype: np.dtype, n_samples: int | None
@@ -479,17 +479,17 @@ class ChunkWriter(StoreWriter):
             shape=(n_samples or rows, n_features),
             dtype=dtype,
             chunks=(rows, n_features),
-            dimension_names=("sample", "feature"),  # xarray opens no array without
+            dimension_names=("sample", "feature"),  # xarray requires dimension names
             **self._packing,
         )
 
     def append(self, chunk: np.ndarray) -> None:
-        """Write one chunk; only the last one may be short.
+        """Write one chunk; only the last one may be shorter.
 
         Raises
         ------
         StorageError
-            If the rows do not start at a chunk or reach into the next.
+            If the rows do not start at a chunk boundary or extend into the next chunk.
         """
         start, stop = self.n_samples, self.n_samples + len(chunk)
         if start % self._rows or len(chunk) > self._rows:
@@ -498,7 +498,7 @@ class ChunkWriter(StoreWriter):
                 f"{self._rows} rows. Nothing was left."
             )
         if stop > self._array.shape[0]:
-            # Doubling: zarr lists all chunks whenever an array is resized.
+            # Doubled, so that resizes are rare: each makes zarr list all chunks.
             self._array.resize((max(stop, 2 * self._array.shape[0]), self._array.shape[1]))
         self._array[start:stop] = chunk
         self.n_samples = stop
@@ -510,7 +510,7 @@ class ChunkWriter(StoreWriter):
         return self.n_samples * self._array.shape[1] * self._array.dtype.itemsize
 
     def finish(self, **attributes: Any) -> None:
-        """Set the true number of rows, and the attributes that make the group a store."""
+        """Set the final number of rows, and the attributes that mark the group as a store."""
         if self.n_samples != self._array.shape[0]:
             self._array.resize((self.n_samples, self._array.shape[1]))
         super().finish(n_samples=self.n_samples, **attributes)

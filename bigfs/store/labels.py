@@ -1,4 +1,4 @@
-"""Known classes, for judging a selection; never an input to a selector."""
+"""Known classes, used to evaluate a selection; never an input to a selector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bigfs.store.source import Source, as_path, is_reachable, listed, no_column,
 from bigfs.store.tables import kind_of, typed
 from bigfs.store.values import check_classes, check_present, check_vector, plain_values, refusing
 
-# Rows by which ids are told from other texts: all differ.
+# Number of first rows used to recognize row ids among string columns: ids are all distinct.
 _HEAD_ROWS = 100
 
 
@@ -34,26 +34,26 @@ def load_labels(
     to_judge_by: bool = False,
     rows: Mapping[str, int] = MappingProxyType({}),
 ) -> np.ndarray:
-    """Read labels and number the classes in sorted order.
+    """Read labels as class numbers, assigned in sorted order of the classes.
 
     Parameters
     ----------
     uri : str or LabelValues
-        ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
-        zarr array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs``
-        (``FILE.h5ad::COLUMN``, ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Numbers or texts.
-        Of several sources, ``source`` names the one that a row is of.
+        ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a zarr
+        array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs`` (``FILE.h5ad::COLUMN``,
+        ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Values are numbers or strings. For several
+        sources, ``source`` names the source of each row.
     n_samples : int or None, default=None
-        How many there must be.
+        Expected number of labels. None: not checked.
     dropped : sequence of int, default=()
-        Rows that the data were read without: labels may also be those of all rows.
+        Rows left out of the data. The labels may be those of the remaining rows or of all rows.
     otherwise : str, default=""
-        What else may be done where they are of other rows.
+        Alternative to suggest in the error message if the number of labels does not match.
     to_judge_by : bool, default=False
-        Whether there must be two classes at least, and no more than half of the rows.
+        Whether to require at least two classes, and at most half as many classes as rows.
     rows : mapping of str to int, optional
-        The dimensions that the rows are of, in order, with their sizes: so is an image of labels
-        read.
+        Dimensions that are stacked into the rows, in order, with their sizes. An image of labels is
+        read in this order.
 
     Returns
     -------
@@ -63,7 +63,8 @@ def load_labels(
     Raises
     ------
     InputError
-        If they cannot be read, are not one a row, are missing somewhere, or are too few.
+        If the labels cannot be read, do not match the number of rows, have missing values, or have
+        too few or too many classes for ``to_judge_by``.
     """
     values = read_values(uri, rows)
     uri = name_of(uri)
@@ -83,16 +84,16 @@ def load_labels(
 
 
 def check_order(uri: str | LabelValues, source: Source) -> None:
-    """Raise InputError if ids say that labels are of other rows, or in another order.
+    """Raise InputError if row ids show that labels are in another order than the data.
 
-    A table of labels may have a column that is named as the ids of the source, or one of texts with
-    the same ids; an AnnData has its obs_names. Without them, or where these are other ids, or a
-    column of the name has numbers and the ids are texts, nothing is known.
+    A table of labels may have a column with the name of the source's id column, or a string column
+    with the same ids; an AnnData has its obs_names. Nothing is checked if there are no such ids, if
+    they are other ids, or if the column of that name is numeric while the source's ids are not.
     """
     if source.index is None or isinstance(uri, LabelValues):
         return
     name, part = column_of(uri)
-    if name == source.uri:  # rows of one file
+    if name == source.uri:  # labels and data are in the same file
         return
     for column, n_ids, ids in _ids_beside(name, part, source.index):
         is_whole = n_ids == source.n_samples
@@ -101,7 +102,7 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
         is_column = column == source.index and isinstance(ids, np.ndarray)
         is_number = is_column and np.asarray(ids).dtype.kind in "iuf"
         first, other = 0, ""
-        own = theirs = 0  # sums, which do not depend on the order
+        own = theirs = 0  # sums of hashes, which do not depend on the order
         for piece in source.iter_index():
             own_ids: Any = np.array(piece)
             values: Any = np.array(list(islice(left, len(piece))), dtype=object).astype(np.str_)
@@ -117,7 +118,7 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
             if not is_column:
                 own, theirs = own + sum(map(hash, piece)), theirs + sum(map(hash, values.tolist()))
             first += len(piece)
-        # Of another number they are refused, or rows are left out.
+        # A differing number of ids is either rejected elsewhere or due to rows left out.
         if other and first == n_ids - len(dropped) and (is_column or own == theirs):
             raise InputError(
                 f"{name}: {column!r} of {other}. Give the labels of the same rows in the same "
@@ -126,14 +127,17 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
 
 
 def _ids_beside(name: str, part: str, index: str) -> Iterator[tuple[str, int, Iterable[Any]]]:
-    """Yield what may be ids beside labels, with their number; an array if they are a column."""
+    """Yield possible row ids stored with the labels: their name, their count and the ids.
+
+    The ids are an array if they are a column of a table.
+    """
     import pyarrow.compute as pc
 
     path = as_path(name) if sources_of(name) is None else None
     if path is None:
         return
     table = _table(name)
-    if table is None and "layer" in format_of(path).takes:  # may be an AnnData
+    if table is None and "layer" in format_of(path).takes:  # possibly an AnnData
         with suppress(InputError):
             labeled = open_matrix(name, variable=part.rpartition(":")[0] or None)
             if labeled.index is not None and labeled.n_samples is not None:
@@ -144,7 +148,7 @@ def _ids_beside(name: str, part: str, index: str) -> Iterator[tuple[str, int, It
     elif table is not None:
         kinds = {field.name: kind_of(field.type) for field in table.schema if field.name != part}
         texts = [column for column, kind in kinds.items() if kind == "category"]
-        with suppress(InputError):  # of a column that nobody has asked for
+        with suppress(InputError):  # errors of a column that was not requested
             for head in islice(table.read(texts, _HEAD_ROWS), 1 if texts else 0):
                 for column, values in zip(texts, head.columns, strict=True):
                     values = values[:_HEAD_ROWS]
@@ -154,9 +158,9 @@ def _ids_beside(name: str, part: str, index: str) -> Iterator[tuple[str, int, It
 
 
 def check_index(labels: Any, X: Any) -> None:
-    """Raise InputError if labels have the same pandas index as a frame or AnnData in other order.
+    """Raise InputError if labels have the pandas index of a frame or AnnData in another order.
 
-    An index that was counted, or one of other ids, says nothing.
+    A RangeIndex, or an index with other ids, is ignored.
     """
     theirs: Any = getattr(labels, "index", None)
     own: Any = getattr(getattr(X, "obs", X), "index", None)
@@ -167,7 +171,7 @@ def check_index(labels: Any, X: Any) -> None:
     if len(theirs) != len(own) or theirs.equals(own) or {*theirs} != {*own}:
         return
     i = next((i for i in range(len(own)) if theirs[i] != own[i]), None)
-    if i is None:  # equal, of different types
+    if i is None:  # equal values of different types
         return
     raise InputError(
         f"labels: the index of label {i} is {theirs[i]}, where the data have {own[i]}. Give the "
@@ -178,13 +182,13 @@ def check_index(labels: Any, X: Any) -> None:
 def read_values(
     uri: str | LabelValues, rows: Mapping[str, int] = MappingProxyType({})
 ) -> np.ndarray:
-    """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
+    """Read numbers or strings, one per row, from a label URI; ``rows`` is that of `load_labels`."""
     if isinstance(uri, LabelValues):
         values = plain_values(_in_order(uri.values, rows), uri.name)
     else:
         with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
             values = _read(uri, rows)
-    # Texts of which some are missing are objects.
+    # Strings with missing values are objects.
     kind = "U1" if values.dtype.kind == "O" else values.dtype
     check_vector(values.shape, kind, name_of(uri), rows)
     is_image = values.ndim > 1 and 1 not in values.shape and len(rows) > 1
@@ -198,26 +202,29 @@ def read_values(
 
 
 def _in_order(values: Any, rows: Mapping[str, int]) -> Any:
-    """Return an array that names its dimensions with these in the order of the rows."""
+    """Return an array with named dimensions transposed to the order of the row dimensions.
+
+    Arrays with other dimensions, or none, are returned unchanged.
+    """
     is_stacked = bool(rows) and set(getattr(values, "dims", ())) == set(rows)
     return values.transpose(*rows) if is_stacked else values
 
 
 def labels_in(X: Any, source: Source, name: str) -> Any:
-    """Return values that are a column of an object, or an array of it.
+    """Return the values of a column or member array of an object.
 
     Parameters
     ----------
     X : object
-        A frame; an AnnData, of whose ``obs``; or what holds arrays by name.
+        A frame, an AnnData (its ``obs`` is used), or a container of named arrays.
     source : Source
-        As which it is open.
+        The source opened from the object.
     name : str
 
     Raises
     ------
     InputError
-        If there is none of the name, or the object can be read only once.
+        If there is no column of this name, or the object can be read only once.
     """
     holder, grid = X, source.row_dimensions
     if hasattr(X, "obs"):
@@ -232,7 +239,7 @@ def labels_in(X: Any, source: Source, name: str) -> Any:
 
 
 def digest_of(labels: str | LabelValues) -> str:
-    """Return a key of the content of labels, wherever they are."""
+    """Return a key of the content of labels, whether from a file or in memory."""
     if isinstance(labels, LabelValues):
         values = check_present(read_values(labels), labels.name)
         return fingerprint_of_rows([values.view(np.uint8)], [str(values.dtype)])
@@ -251,7 +258,7 @@ def _not_there(name: str) -> InputError:
 
 
 def name_of(labels: str | LabelValues) -> str:
-    """Return what messages and records call labels."""
+    """Return the name of labels used in messages and records."""
     return labels.name if isinstance(labels, LabelValues) else str(labels)
 
 
@@ -287,7 +294,7 @@ def _read(uri: str, rows: Collection[str] = ()) -> np.ndarray:
 
 
 def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
-    """Read the labels of all sources; texts if those of one are."""
+    """Read the labels of several sources; all are strings if those of any source are."""
     pieces, tables = [], []
     for i, source in enumerate(sources):
         partitions = partition_columns(uri, source)
@@ -302,7 +309,7 @@ def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
         constant = number if isinstance(number, (int, float)) else str(value)
         pieces.append(np.full(_count_rows(source), constant))
         tables.append("")
-    if any(piece.dtype.kind in "OUS" for piece in pieces):  # in one file all would be texts
+    if any(piece.dtype.kind in "OUS" for piece in pieces):  # as in a single file
         pieces = [
             piece if piece.dtype.kind in "OUS" else _written(source, name, piece)
             for source, piece in zip(tables, pieces, strict=True)
@@ -311,7 +318,7 @@ def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
 
 
 def _written(source: str, name: str, numbers: np.ndarray) -> np.ndarray:
-    """Return numbers as the texts that a text table has for them; of others as Python's."""
+    """Return numbers as strings: as written in a text table, or else as Python formats them."""
     table = _table(source) if source else None
     if table is None:
         return numbers.astype(np.str_)
@@ -319,7 +326,7 @@ def _written(source: str, name: str, numbers: np.ndarray) -> np.ndarray:
 
 
 def _count_rows(uri: str) -> int:
-    """Return the rows of a source: by its header, or by reading a text table."""
+    """Return the number of rows of a source, from its header or by reading a text table."""
     sources = sources_of(uri)
     if sources is not None:
         return sum(map(_count_rows, sources))
@@ -328,7 +335,7 @@ def _count_rows(uri: str) -> int:
 
 
 def _table(uri: str) -> Any:
-    """Open a single source as a table, None if it is none."""
+    """Open a single source as a table; None if it is not one."""
     path = as_path(uri)
     if path is None or not (kind := format_of(path)).is_table:
         return None

@@ -1,4 +1,4 @@
-"""Leases on run directories: one run at a time; the lease of a dead owner expires."""
+"""Leases on run directories: one run at a time, and the lease of a dead owner expires."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _WAIT_SECONDS = 2.0
-# A store has no mark: rows are being appended to it.
+# Found in a store instead of a mark; its lease is held while rows are appended.
 _OF_STORE = "zarr.json"
 
 
 class Lease:
     """Exclusive right to write a run directory, kept alive by a heartbeat.
 
-    The lease is a file (or an object) created exclusively. Its owner rewrites it every 10
-    seconds. One whose process is gone is taken over, where that can be told: the owner ran in the
-    same process namespace since the last start of this machine. So is one that does not change
-    while it is watched for 60 seconds. Clocks of machines differ: a time that another one wrote
-    only ever saves the watching of a lease that is alive.
+    The lease is a file (or an object) created exclusively. Its owner rewrites it every 10 seconds.
+    It is taken over at once if its process is known to be gone, which can be determined if the
+    owner ran in the same process namespace since the last boot of this machine. Otherwise it is
+    taken over if it does not change while it is watched for 60 seconds. Clocks of machines differ,
+    so a timestamp written by another machine is only used to skip the watching if the lease seems
+    alive.
 
     Parameters
     ----------
     directory : Path or ObjectPath
         The run directory.
     owner : str or None, default=None
-        Who holds it. None: a new id.
+        Id of the owner. None: a new id.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class Lease:
     RunLockedError
         If another live process holds the lease.
     InputError
-        If there is a file of that name that is no lease.
+        If there is a file of that name that is not a lease.
     """
 
     def __init__(self, directory: Location, owner: str | None = None) -> None:
@@ -72,7 +73,7 @@ class Lease:
         self._beat: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
-        """Take the lease and start the heartbeat."""
+        """Acquire the lease and start the heartbeat."""
         self._acquire()
         try:
             if isinstance(self._place, ObjectPath):
@@ -85,23 +86,23 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the heartbeat and give the lease back."""
+        """Stop the heartbeat and release the lease."""
         self._stop.set()
         if self._beat is not None:
-            # On disk a beat after the release would bring the lease back; in a bucket one in a
-            # request that hangs is a conflict later.
+            # On disk, a heartbeat after the release would recreate the lease. In a bucket, one in a
+            # hanging request would only end in a conflict later.
             self._beat.join(_WAIT_SECONDS if isinstance(self._place, ObjectPath) else None)
         self._release()
 
     def check(self) -> None:
-        """Raise unless the lease is this one's still, so that a frozen run commits nothing.
+        """Raise an error unless this lease is still held, so that a frozen run commits nothing.
 
         Raises
         ------
         RunLockedError
-            If another run took it.
+            If another run took it over.
         StorageError
-            If the directory is gone.
+            If the directory was removed.
         """
         if self._own_version() is not None:
             return
@@ -113,11 +114,11 @@ class Lease:
 
     def _acquire(self) -> None:
         for _ in range(3):
-            # An answer that was lost makes the second attempt a conflict with the first.
+            # If the response was lost, the retry conflicts with our own first attempt.
             if self._create(self._place) or self._own_version() is not None:
                 return
             held, version = self._read()
-            if held is None:  # given back in the meantime
+            if held is None:  # released in the meantime
                 continue
             if not _is_gone(held):
                 age = time.time() - held.get("beat", -math.inf)
@@ -133,18 +134,18 @@ class Lease:
                 f"{self._directory}: another run took the lease first. Wait for it to end."
             )
         if re.fullmatch("[0-9a-f]{12,32}", self.former or ""):
-            with suppress(OSError):  # what its owner was writing when it died
+            with suppress(OSError):  # may remain if its owner died while writing
                 (self._directory / f"lease.beat-{self.former}").unlink()
 
     def _create(self, place: Location) -> bool:
-        """Create the lease, or a claim on it, unless there is one."""
+        """Create the lease, or a claim on it; return False if it exists already."""
         return create_text(place, self._text(), "the lease ")
 
     def _take_over(self, version: Any) -> bool:
-        """Replace the dead lease that was read; say whether to try again.
+        """Replace the dead lease that was read; return True if the caller should try again.
 
-        On disk one taker at a time may, and only if the lease is still the one that was read: none
-        replaces a winner's lease, or one that beats again.
+        On disk, only one process at a time may do so, and only if the lease is still the one that
+        was read. So nobody replaces the lease of a winner, or one that is alive again.
         """
         if isinstance(self._place, ObjectPath):
             self._replace(version)
@@ -156,16 +157,16 @@ class Lease:
         try:
             if read_small(self._place) == version:
                 self._replace(version)
-        except FileNotFoundError:  # given back in the meantime
+        except FileNotFoundError:  # released in the meantime
             return True
         finally:
             claim.unlink(missing_ok=True)
         return False
 
     def _replace(self, version: Any) -> None:
-        """Renew the lease, in a bucket only if it is this version still.
+        """Rewrite the lease; in a bucket, only if it still is the given version.
 
-        On disk, where its version is its text, it was this one a moment ago.
+        On disk, where the version is the text, the caller has just compared it.
         """
         if isinstance(self._place, ObjectPath):
             with suppress(ConflictError):
@@ -176,14 +177,14 @@ class Lease:
         new.replace(self._place)
 
     def _read(self) -> tuple[dict[str, Any] | None, Any]:
-        """Return the record in the lease, and its version.
+        """Return the record stored in the lease, and its version.
 
         The record is None if there is no lease, and empty while it is being written.
 
         Raises
         ------
         InputError
-            If it is no lease.
+            If the file is not a lease.
         """
         try:
             text, version = read_version(self._place)
@@ -199,7 +200,7 @@ class Lease:
             ) from None
 
     def _own_version(self) -> Any:
-        """Return the version of the lease, None if it is not this one's."""
+        """Return the version of the lease; None if this owner does not hold it."""
         try:
             held, version = self._read()
         except InputError:
@@ -207,8 +208,9 @@ class Lease:
         return version if held and held["owner"] == self._owner else None
 
     def _release(self) -> None:
-        # Nothing can be removed on condition. Who reads its own name in a lease that is renewed
-        # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
+        # Buckets have no conditional deletes. But an owner who has just read its own name in a
+        # lease renewed every 10 s has most of a minute to delete it. If the storage is gone, the
+        # lease soon expires.
         with hurried(), suppress(StorageError):
             if self._own_version() is not None:
                 self._place.unlink(missing_ok=True)
@@ -223,9 +225,10 @@ class Lease:
         )
 
     def _is_beating(self, held: dict[str, Any]) -> bool:
-        """Watch a lease that looks dead; say whether it changes.
+        """Watch a lease that looks dead; return True if it changes.
 
-        Looks are counted, not the time: a clock that jumps makes the watch neither short nor long.
+        Polls are counted instead of time, so that clock jumps make the watch neither shorter nor
+        longer.
         """
         logger.info(
             "%s: held by process %s on %s, which may be gone; its lease is watched for %.0f s",
@@ -235,11 +238,11 @@ class Lease:
         for _ in range(math.ceil(STALE_SECONDS / pause)):
             try:
                 time.sleep(pause)
-            except OSError:  # the system may refuse it while its clock is set
+            except OSError:  # may fail while the system clock is being set
                 self._stop.wait(pause)
             current, _ = self._read()
             if current != held:
-                return current is not None  # else it was given back
+                return current is not None  # None: it was released
         return False
 
     def _keep(self) -> None:
@@ -263,7 +266,7 @@ class Lease:
 
 
 def lost(directory: Location) -> str:
-    """Return the error of a run whose lease another one took."""
+    """Return the error message for a run whose lease was taken over by another one."""
     return (
         f"{directory}: this run was frozen for over {STALE_SECONDS:.0f} s and another one took "
         "its place. Nothing more is written."
@@ -271,7 +274,7 @@ def lost(directory: Location) -> str:
 
 
 def is_left(directory: Path, owner: str | None = None) -> bool:
-    """Say whether the lease of a folder has this owner (None: any), and its process is gone."""
+    """Return True if a folder's lease has this owner (None: any) and its process is gone."""
     try:
         held = _record(read_small(directory / LEASE))
     except (OSError, ValueError):
@@ -280,21 +283,21 @@ def is_left(directory: Path, owner: str | None = None) -> bool:
 
 
 def _remove_dead(claim: Path) -> bool:
-    """Remove the claim of a taker that died; say whether it is one, or has gone meanwhile."""
+    """Remove the claim of a dead process; return True if it was removed, now or meanwhile."""
     try:
         is_old = time.time() - claim.stat().st_mtime > STALE_SECONDS
         if not is_old and not _is_gone(_record(read_small(claim))):
             return False
     except FileNotFoundError:
         return True
-    except (OSError, ValueError):  # it is being written
+    except (OSError, ValueError):  # still being written
         return False
     claim.unlink(missing_ok=True)
     return True
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Return the record in a lease's text; a ValueError if it is none."""
+    """Return the record in a lease's text; raise ValueError if it is not a lease."""
     record = parse_json(text)
     try:
         is_lease = (
@@ -311,9 +314,10 @@ def _record(text: str) -> dict[str, Any]:
 
 
 def _kernel() -> str:
-    """Return the scope of process ids: the boot of this machine, and the process namespace.
+    """Return the scope of process ids: the boot id of this machine and the process namespace.
 
-    Containers may have the machine's name and ids of their own. Empty where nothing tells.
+    Containers may have the host name of the machine but process ids of their own. Empty if the
+    scope is unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -323,7 +327,7 @@ def _kernel() -> str:
 
 
 def _is_gone(held: dict[str, Any]) -> bool:
-    """Say whether the owner was a process that this one could see and that no longer exists."""
+    """Return True if the owner was a process in this scope that no longer exists."""
     kernel = _kernel()
     if not kernel or (held.get("host"), held.get("kernel")) != (socket.gethostname(), kernel):
         return False

@@ -1,7 +1,8 @@
 """Locations of files: a folder on disk, or objects in an S3, GCS or Azure bucket.
 
-A local place is a `pathlib.Path`; one in a bucket an `ObjectPath` with the same methods. What
-differs (renaming, exclusive creation, removing trees, free space) is a function here.
+A local location is a `pathlib.Path`, one in a bucket an `ObjectPath` with the same methods.
+Operations that differ (renaming, exclusive creation, removing trees, free space) are functions
+here.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 Location: TypeAlias = Path | ObjectPath
-# Of zarr: the names of a million features and the checksums of as many chunks fit.
+# Size limit of zarr metadata: enough for the names of a million features and the checksums of as
+# many chunks.
 METADATA_BYTES = 64 * 2**20
 
 
 def as_location(uri: str | Location) -> Location:
-    """Return the place that a path or URI names.
+    """Return the location that a path or URI refers to.
 
     Parameters
     ----------
@@ -43,7 +45,8 @@ def as_location(uri: str | Location) -> Location:
     Raises
     ------
     InputError
-        If it is of another kind, names no bucket or object, or holds credentials.
+        If the scheme is not supported, the bucket or key is missing, or the URI contains
+        credentials.
     """
     if isinstance(uri, (Path, ObjectPath)):
         return uri
@@ -72,7 +75,7 @@ def as_location(uri: str | Location) -> Location:
 
 
 def shown(uri: str) -> str:
-    """Return a URI without user, password, query and fragment, which may hold credentials."""
+    """Return a URI without user, password, query and fragment, which may contain credentials."""
     if "://" not in uri or uri.startswith("file://"):
         return uri
     try:
@@ -83,12 +86,12 @@ def shown(uri: str) -> str:
 
 
 def is_remote(place: Location | str) -> bool:
-    """Say whether a place is in a bucket."""
+    """Return True if a location is in a bucket."""
     return isinstance(as_location(place), ObjectPath)
 
 
 def remove_tree(place: str | Location | None) -> None:
-    """Remove a folder and all it holds; what cannot be removed stays."""
+    """Remove a folder and its content, ignoring what cannot be removed."""
     if place is None:
         return
     place = as_location(place)
@@ -100,7 +103,7 @@ def remove_tree(place: str | Location | None) -> None:
 
 
 def copy_tree(source: Location, target: Location) -> None:
-    """Copy a folder to a name that is not there yet."""
+    """Copy a folder to a location that does not exist yet."""
     if isinstance(source, Path) and isinstance(target, Path):
         shutil.copytree(source, target)
         return
@@ -110,7 +113,7 @@ def copy_tree(source: Location, target: Location) -> None:
 
 
 def is_within(place: Location, folder: Location) -> bool:
-    """Say whether a place is a folder or lies in it, as it is written or where links lead."""
+    """Return True if a location is a folder or lies inside it, with links resolved or not."""
     if isinstance(place, ObjectPath) or isinstance(folder, ObjectPath):
         return place == folder or str(place).startswith(f"{folder}/")
     try:
@@ -118,25 +121,25 @@ def is_within(place: Location, folder: Location) -> bool:
             Path(way(place)).is_relative_to(way(folder))
             for way in (os.path.abspath, os.path.realpath)
         )
-    except (ValueError, OSError):  # no path at all, which is said where it is opened
+    except (ValueError, OSError):  # not a valid path, which is reported when it is opened
         return False
 
 
 def free_bytes(place: Location) -> int | None:
-    """Return the free bytes of the file system, None in a bucket, which has no end."""
+    """Return the free bytes of the file system; None in a bucket, which has no limit."""
     return shutil.disk_usage(place).free if isinstance(place, Path) else None
 
 
 def files_below(place: Location) -> dict[str, tuple[int, str]]:
-    """Return the size and a stamp of every file of a folder, by its name relative to it.
+    """Return the size and a version stamp of every file in a folder, by relative name.
 
-    The stamp is the time of modification, or the entity tag of an object.
+    The stamp is the modification time of a file or the entity tag of an object.
     """
     if isinstance(place, ObjectPath):
         return place.objects_below()
     files = {}
     for path in sorted(Path(top) / name for top, _, names in os.walk(place) for name in names):
-        with suppress(FileNotFoundError):  # removed meanwhile, or a link that leads nowhere
+        with suppress(FileNotFoundError):  # removed meanwhile, or a broken link
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 times = str(status.st_mtime_ns)
@@ -145,14 +148,14 @@ def files_below(place: Location) -> dict[str, tuple[int, str]]:
 
 
 def create_text(place: Location, text: str, what: str = "") -> bool:
-    """Write a text file unless there is one of its name; say whether it was written.
+    """Write a text file unless it exists; return True if it was written.
 
     Parameters
     ----------
     place : Path or ObjectPath
     text : str
     what : str, default=""
-        What messages call the file, before its name.
+        Description of the file, put before its name in error messages.
 
     Raises
     ------
@@ -172,11 +175,11 @@ def create_text(place: Location, text: str, what: str = "") -> bool:
 
 
 def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
-    """Fill an array from a place of a file; ``ended`` is what a file that is too short is said."""
+    """Fill an array from an offset in a file; ``ended`` is the message if the file is too short."""
     if not out.size:
         return
     file.seek(begin)
-    view = out.view("u1").data.cast("B")  # an error if it is not contiguous
+    view = out.view("u1").data.cast("B")  # raises an error if not contiguous
     while len(view):
         count = file.readinto(view)
         if not count:
@@ -188,17 +191,17 @@ def read_into(file: Any, begin: int, out: np.ndarray, ended: str = "") -> None:
 def replaced_file(
     place: Location, *, sync: bool = True, token: str | None = None, own: bool = False
 ) -> Iterator[IO[bytes]]:
-    """Open a file whose content takes the place of the old one at once, when the block ends well.
+    """Open a file that atomically replaces the old one when the context exits normally.
 
     Parameters
     ----------
     place : Path or ObjectPath
     sync : bool, default=True
-        Whether it must outlive a power failure.
+        Whether the content must survive a power failure.
     token : str or None, default=None
-        Part of the name that it has until then, beside the old one. None: a random one.
+        Part of the name of the temporary file beside the old one. None: a random one.
     own : bool, default=False
-        Whether only `open_own` reads it.
+        Whether only `open_own` will read it, so that it is paged in a bucket.
 
     Raises
     ------
@@ -221,7 +224,7 @@ def replaced_file(
         if sync:
             sync_path(place.parent)
     except OSError as error:
-        with suppress(OSError):  # where nothing can be written nothing is there
+        with suppress(OSError):  # if nothing can be written, there is nothing to remove
             partial.unlink(missing_ok=True)
         raise StorageError(
             f"Cannot write {place}: {error}. Free space there, or give another place."
@@ -229,12 +232,12 @@ def replaced_file(
 
 
 def sync_tree(folder: Path) -> None:
-    """Write a folder and all it holds to the disk, so that it outlives a power failure.
+    """Sync a folder and its content to disk, so that it survives a power failure.
 
     Raises
     ------
     StorageError
-        If the disk refuses: what was written is lost.
+        If the disk reports an error: what was written is lost.
     """
     with storing(f"Cannot write {folder}"):
         for path, _, names in os.walk(folder, topdown=False):
@@ -244,12 +247,12 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without folders' sync
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # this file system cannot sync folders
             raise
     finally:
         os.close(number)
@@ -257,23 +260,23 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when the block ends well.
+    """Open a file that gets its name when the context exits normally.
 
-    Where the file system can, it has no name until then, so that not even a process that is killed
-    leaves anything. A file that it overwrites hands on its mode, owner and group.
+    If the file system supports it, the file has no name until then, so that even a killed process
+    leaves nothing behind. A file that is overwritten passes on its mode, owner and group.
 
     Raises
     ------
     FileExistsError
-        If something is there by then, unless it is to be overwritten.
+        If the location exists by then and ``overwrite`` is False.
     InputError
-        If owner or group of an overwritten file cannot be kept.
+        If owner or group of an overwritten file cannot be preserved.
     """
     beside = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         number = os.open(place.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
         has_name = False
-    except (AttributeError, OSError):  # not this system, or not this file system
+    except (AttributeError, OSError):  # not supported by the system or file system
         number = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         has_name = True
     try:
@@ -285,7 +288,7 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
                 keep_rights(number, place.stat(), place)
             target = beside if overwrite else place
             if not has_name:
-                # A descriptor of a folder makes this linkat(2), which follows the link to the file.
+                # With a directory descriptor this is linkat(2), which follows the link to the file.
                 os.link(f"/proc/self/fd/{number}", target, src_dir_fd=number, follow_symlinks=True)
             elif not overwrite:
                 os.link(beside, place)
@@ -296,12 +299,12 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
 
 
 def keep_rights(copy: int | Path, original: os.stat_result, place: Path) -> None:
-    """Give a copy the owner, group and mode of the original that it replaces.
+    """Set owner, group and mode of a copy to those of the original that it replaces.
 
     Raises
     ------
     InputError
-        If this user may not.
+        If this user lacks the permission.
     """
     status = os.stat(copy)
     if (status.st_uid, status.st_gid) != (original.st_uid, original.st_gid):
@@ -317,7 +320,7 @@ def keep_rights(copy: int | Path, original: os.stat_result, place: Path) -> None
 
 
 def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
-    """Return the text of a file that should be small; see `bigfs.core.paths.read_small`."""
+    """Return the text of a file of limited size; see `bigfs.core.paths.read_small`."""
     if isinstance(place, ObjectPath):
         size = place.stat().st_size
         if size > most_bytes:
@@ -327,7 +330,7 @@ def read_small(place: Location, most_bytes: int = paths.SMALL_BYTES) -> str:
 
 
 def read_version(place: Location) -> tuple[str, Any]:
-    """Return the text of a small file, and its version: in a bucket its tags, else the text."""
+    """Return the text of a small file and its version: its tags in a bucket, else the text."""
     if isinstance(place, ObjectPath):
         content, status = place.fetch()
         return content.decode(), status
@@ -336,14 +339,14 @@ def read_version(place: Location) -> tuple[str, Any]:
 
 
 def read_output(place: Location) -> str:
-    """Return the text of a file that a run wrote beside its stages.
+    """Return the text of an output file that a run wrote beside its stages.
 
     Raises
     ------
     InputError
-        If it is not there, no text or too large.
+        If it does not exist, is not text or is too large.
     StorageError
-        If a bucket does not answer.
+        If a bucket does not respond.
     """
     cure = "Run again: it is written anew."
     with refusing(f"{place} cannot be read", ValueError, OSError, cure=cure):
@@ -351,7 +354,7 @@ def read_output(place: Location) -> str:
 
 
 def write_atomic(place: Location, content: str | bytes, token: str | None = None) -> None:
-    """Write a file so that readers see the old or the new one, never a part.
+    """Write a file atomically: readers see either the old or the new content.
 
     ``token`` is that of `replaced_file`.
 
@@ -365,13 +368,13 @@ def write_atomic(place: Location, content: str | bytes, token: str | None = None
 
 
 def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
-    """Return the store by which zarr opens a place.
+    """Return the store with which zarr opens a location.
 
     Parameters
     ----------
     place : str, Path or ObjectPath
     strict : bool, default=False
-        Whether a missing chunk is an error; it would read as zeros.
+        Whether a missing chunk is an error; otherwise it reads as zeros.
     """
     place = as_location(place)
     if isinstance(place, Path) and not strict:

@@ -1,6 +1,6 @@
 """Objects in a bucket (S3, GCS, Azure) with the interface of a path, through obstore.
 
-An `ObjectPath` is an address only, and so is its pickle: `buckets.py` has what it takes to connect.
+An `ObjectPath` and its pickle hold only an address; `buckets.py` makes the connections.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.store.buckets import again, check_answer, client, obstore_package, requests, server_of
 
 SCHEMES = ("s3", "gs", "az")
-# What is copied at once from an answer that is still coming.
+# Size of the pieces in which a response is copied while it arrives.
 _PIECE_BYTES = 2**20
 
 
 class ConflictError(Exception):
-    """A conditional write came second: somebody else has written the object."""
+    """A conditional write failed, since another writer has changed the object."""
 
 
 @dataclass(frozen=True)
 class ObjectPath:
-    """The address of an object, or of all objects below a name.
+    """The address of an object, or of all objects below a prefix.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class ObjectPath:
     key: str
 
     def __str__(self) -> str:
-        """Return the URI, which never holds credentials."""
+        """Return the URI, which never contains credentials."""
         return f"{self.scheme}://{self.bucket}/{self.key}"
 
     def __truediv__(self, name: str) -> ObjectPath:
-        """Return the address below this one."""
+        """Return the address of a name below this one."""
         return replace(self, key=f"{self.key}/{name}")
 
     @property
@@ -51,29 +51,29 @@ class ObjectPath:
 
     @property
     def parent(self) -> ObjectPath:
-        """The address above."""
+        """The address one level up."""
         return replace(self, key=self.key.rpartition("/")[0])
 
     def with_name(self, name: str) -> ObjectPath:
-        """Return the address of a neighbor."""
+        """Return the address with the last part replaced."""
         return self.parent / name if "/" in self.key else replace(self, key=name)
 
     def absolute(self) -> ObjectPath:
-        """Return the address itself: there are no relative ones."""
+        """Return the address itself: all addresses are absolute."""
         return self
 
     def mkdir(self, **_: bool) -> None:
         """Do nothing: a bucket has no folders."""
 
     def rmdir(self) -> None:
-        """Do nothing: a folder is gone with its last object."""
+        """Do nothing: a folder vanishes with its last object."""
 
     def exists(self) -> bool:
-        """Say whether there is an object of this name or below it."""
+        """Return True if there is an object at this address or below it."""
         return self.is_dir() or self.is_file()
 
     def is_file(self) -> bool:
-        """Say whether there is an object of this name."""
+        """Return True if there is an object at this address."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -81,7 +81,7 @@ class ObjectPath:
         return True
 
     def is_dir(self) -> bool:
-        """Say whether there are objects below this name.
+        """Return True if there are objects below this address.
 
         Raises
         ------
@@ -96,12 +96,12 @@ class ObjectPath:
             ) from None
 
     def stat(self) -> ObjectStatus:
-        """Return the size and the tags of the object.
+        """Return the size and version tags of the object.
 
         Raises
         ------
         FileNotFoundError
-            If there is none.
+            If there is no such object.
         """
         return again(self, "read", lambda: ObjectStatus.of(self._client.head(self.key)))
 
@@ -110,14 +110,14 @@ class ObjectPath:
         return self.fetch()[0]
 
     def fetch(self, options: Any = None, is_proved: bool = True) -> tuple[bytes, ObjectStatus]:
-        """Read the object in one request, and its tags.
+        """Read the object and its version tags in one request.
 
         Parameters
         ----------
         options : dict or None, default=None
-            Of obstore, such as the range to read. None: the whole object.
+            Options of obstore, such as the range to read. None: the whole object.
         is_proved : bool, default=True
-            Whether the bytes are compared with the tag, which is that of the whole.
+            Whether to check the bytes against the entity tag, which covers the whole object.
         """
         former: set[str] = set()
 
@@ -135,14 +135,14 @@ class ObjectPath:
         return self.read_bytes().decode()
 
     def read_into(self, view: memoryview, begin: int) -> tuple[int, int]:
-        """Fill memory from a place of the object, in one request.
+        """Fill a buffer from an offset in the object, in one request.
 
         Returns
         -------
         count : int
-            Bytes there were: fewer than asked for where the object ends.
+            Bytes read: fewer than requested if the object ends.
         size : int
-            Of the object.
+            Size of the object.
         """
 
         def fill() -> tuple[int, int]:
@@ -155,9 +155,9 @@ class ObjectPath:
         return again(self, "read", fill)
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[memoryview, int]]:
-        """Yield parts of a range as they arrive, each with the size of the object.
+        """Yield parts of a byte range as they arrive, each with the size of the object.
 
-        Of a range behind the end of the object there is one, which is empty.
+        A range beyond the end of the object yields a single, empty part.
         """
         try:
             response = self._client.get(self.key, options={"range": (begin, end)})
@@ -184,7 +184,8 @@ class ObjectPath:
         Raises
         ------
         ConflictError
-            If it is another one. After a failed request it may be the one this call wrote.
+            If it has another version. After a retried request, this may be the one that this call
+            wrote.
         """
         errors = obstore_package().exceptions
         mode: Any = "create" if version is None else version.condition(_quoted.get(server_of(self)))
@@ -200,7 +201,7 @@ class ObjectPath:
         return ObjectStatus(len(text.encode()), done.get("e_tag"), done.get("version"))
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Remove the object, if there is one."""
+        """Remove the object, if it exists."""
         with suppress(FileNotFoundError):
             again(self, "remove", lambda: self._client.delete(self.key))
 
@@ -214,29 +215,30 @@ class ObjectPath:
         again(self, "remove", remove)
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """Return the names directly below this one."""
+        """Return the addresses directly below this one."""
         listing = again(self, "read", lambda: self._client.list_with_delimiter(self.key))
         keys = [entry["path"] for entry in listing["objects"]]
         return iter([replace(self, key=key) for key in (*keys, *listing["common_prefixes"])])
 
     def glob(self, pattern: str) -> list[ObjectPath]:
-        """Return the names directly below this one that match a pattern."""
+        """Return the addresses directly below this one whose names match a pattern."""
         return [path for path in self.iterdir() if fnmatchcase(path.name, pattern)]
 
     def objects_below(self) -> dict[str, tuple[int, str]]:
-        """Return size and tag of all objects below this name, by their names relative to it."""
+        """Return size and entity tag of all objects below this address, by relative name."""
         entries = again(self, "read", lambda: self._client.list(self.key).collect())
         start = len(self.key) + 1
         return {e["path"][start:]: (int(e["size"]), e["e_tag"] or "") for e in entries}
 
     def open(self, mode: str = "rb", buffering: int = -1) -> Any:
-        """Open the object for ranged reads; `bigfs.store.pages.Upload` writes one.
+        """Open the object for ranged reads; use `bigfs.store.pages.Upload` for writing.
 
         Parameters
         ----------
         mode : {"rb"}
         buffering : int, default=-1
-            0: every read is one request of exactly its range. Otherwise reads go by 4 MiB.
+            0: every read is one request for exactly its range. Otherwise reads are buffered by 4
+            MiB.
 
         Returns
         -------
@@ -255,7 +257,7 @@ class ObjectPath:
 
 @dataclass(frozen=True)
 class ObjectStatus:
-    """The version of an object, and its size in bytes."""
+    """The size of an object in bytes, and its version."""
 
     st_size: int
     e_tag: str | None
@@ -263,29 +265,32 @@ class ObjectStatus:
 
     @classmethod
     def of(cls, meta: Any) -> ObjectStatus:
-        """Return the status in what obstore says of an object."""
+        """Return the status from the metadata that obstore returns for an object."""
         return cls(int(meta["size"]), meta.get("e_tag"), meta.get("version"))
 
     def condition(self, quoted: bool | None) -> dict[str, str]:
-        """Return the tags that there are; False: without quotes, as Ceph compares them."""
+        """Return the version tags as a write condition.
+
+        If ``quoted`` is False, the entity tag has no quotes, as Ceph expects it.
+        """
         tag = self.e_tag.strip('"') if self.e_tag and quoted is False else self.e_tag
         tags = {"e_tag": tag, "version": self.version}
         return {name: tag for name, tag in tags.items() if tag is not None}
 
 
-# Buckets that were tried, by their server: whether entity tags keep their quotes in conditions.
+# Servers and buckets already tested: whether entity tags in conditions need their quotes.
 _quoted: dict[tuple[str, str, str | None], bool] = {}
 
 
 def check_conditions(path: ObjectPath, texts: Iterator[str]) -> None:
-    """Raise InputError unless a bucket writes on condition; it is tried once in a process.
+    """Raise InputError unless a bucket supports conditional writes; tested once per process.
 
     Parameters
     ----------
     path : ObjectPath
-        An object of ours, which is written again and again.
+        An existing object of ours, which the test overwrites.
     texts : iterator of str
-        What it may hold, each time another text.
+        Valid contents for it, each one different.
     """
     server = server_of(path)
     if server in _quoted:
@@ -301,7 +306,10 @@ def check_conditions(path: ObjectPath, texts: Iterator[str]) -> None:
 
 
 def _replaces(path: ObjectPath, text: str, version: ObjectStatus | None) -> bool:
-    """Write on condition; say whether the object is it, as an answer may be lost."""
+    """Write conditionally; return True if the object has the new content.
+
+    The object is read back, since a response may be lost.
+    """
     with suppress(ConflictError):
         path.write_if(text, version)
     return path.read_text() == text

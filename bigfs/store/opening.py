@@ -1,6 +1,6 @@
-"""Opening by URI or object: which reader takes it, and with which settings.
+"""Opening by URI or object: choice of the reader and its settings.
 
-Several sources are chained, one below the other, into one matrix.
+Several sources are concatenated by rows into one matrix.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ from bigfs.store.values import refusing
 from bigfs.store.views import chosen_columns, transposed
 
 logger = logging.getLogger("bigfs")
-# What opens objects of a package, and the settings that they take beside those of frames.
+# Reader module for objects of each package, and the settings it supports in addition to those of
+# frames.
 _OBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "zarr": ("zarr_array", ("layer", "features", "no_data")),
     "anndata": ("annotated", ("layer",)),
     "xarray": ("xarrays", ("features", "no_data")),
     "dask": ("memory", ()),
 }
-# The sets of scikit-learn, and their shapes: a run that has nothing to do needs no more of them.
+# Datasets of scikit-learn and their shapes, so that a run with nothing left to do need not load
+# them.
 _SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}
 
 
 def open_uris(uri: str, options: Options) -> Source:
-    """Open what a URI stands for: one source, or several as one."""
+    """Open the source, or several as one, that a URI refers to."""
     sources = sources_of(uri)
     if sources is None:
         return _open_uri(uri, options)
@@ -72,7 +74,7 @@ def open_uris(uri: str, options: Options) -> Source:
         with as_part():
             parts.append(open_uris(file, of_part))
     kinds = _kinds(parts)
-    # All parts have the columns of the values of all.
+    # All parts are encoded with the distinct values of all of them.
     known = {n: in_order(v for p in parts for v in p.categories.get(n, ())) for n in kinds}
     if any(len(p.categories.get(n, "")) < len(known[n]) or n not in p.encoded
            for p in parts for n in kinds):  # fmt: skip
@@ -84,12 +86,12 @@ def open_uris(uri: str, options: Options) -> Source:
 
 
 def _kinds(parts: Sequence[Source]) -> dict[str, str]:
-    """Return what columns hold that are no numbers; without a value they go with any kind.
+    """Return the kinds of the encoded columns; a column without values matches any kind.
 
     Raises
     ------
     InputError
-        If a column of a part holds texts or dates, and another's numbers.
+        If a column has different kinds in different parts, such as strings and numbers.
     """
     kinds = {}
     for name in sorted({name for part in parts for name in part.encoded}):
@@ -107,7 +109,7 @@ def _kinds(parts: Sequence[Source]) -> dict[str, str]:
 
 
 def _partitions(uri: str, sources: list[str]) -> list[dict[str, Any]]:
-    """Return the columns in the folder names of each source, as Arrow scalars."""
+    """Return the columns given by the folder names of each source, as Arrow scalars."""
     rows = [partition_columns(uri, source) for source in sources]
     names = {name for row in rows for name in row}
     columns = {name: typed([row.get(name) for row in rows]) for name in names}
@@ -156,7 +158,7 @@ def _open_path(path: Location, kind: Format, options: Options) -> Source:
 
 
 def open_object(X: Any, options: Options) -> Source:
-    """Open an object in memory, or one that reads when it is asked."""
+    """Open an in-memory or lazy object."""
     uri = X.uri if isinstance(X, Source) else "X"
     roles, root = options.roles, type(X).__module__.split(".")[0]
     module, takes = _OBJECTS.get(root, ("memory", ()))
@@ -178,12 +180,12 @@ def open_object(X: Any, options: Options) -> Source:
 
 
 class SklearnSource(RandomAccessSource):
-    """The set of ``sklearn:NAME``, which is loaded when rows are read.
+    """The dataset ``sklearn:NAME``, loaded when rows are read.
 
     Raises
     ------
     InputError
-        If there is no such set.
+        If there is no such dataset.
     """
 
     shareable = False
@@ -215,7 +217,7 @@ class SklearnSource(RandomAccessSource):
 
 
 def _name_of(uri: str) -> str:
-    """Return the name of a set that there is."""
+    """Return the dataset name in a URI; raise InputError if it is unknown."""
     refuse_object(uri)
     name = uri.removeprefix("sklearn:")
     if name not in _SETS:
@@ -225,19 +227,19 @@ def _name_of(uri: str) -> str:
 
 
 class ChainedSource(Source):
-    """Sources one below the other, with the features of the first, matched by name.
+    """Sources concatenated by rows, with the features of the first one, matched by name.
 
     Parameters
     ----------
     parts : sequence of Source
         At least one.
     uri : str
-        What messages call all of them.
+        Name of the whole used in error messages.
 
     Raises
     ------
     InputError
-        If a part has other features than the first, or is not sparse as it is.
+        If a part has other features than the first, or some parts are sparse and others not.
     """
 
     def __init__(self, parts: Sequence[Source], uri: str) -> None:
@@ -267,18 +269,18 @@ class ChainedSource(Source):
 
     @property
     def estimated_samples(self) -> int | None:
-        """The sum of what the parts say; None if one of them cannot tell."""
+        """The sum of the parts' estimates; None if one of them is unknown."""
         counts = [part.estimated_samples for part in self.parts]
         return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
     def holds_counts(self) -> bool:
-        """Say so of all parts by the first; warn once if the last one is another kind."""
+        """Return True if the first part holds counts; warn once if the last part differs."""
         return self._are_counts
 
     @cached_property
     def _are_counts(self) -> bool:
         first = super().holds_counts()
-        # A part without entries is of either kind.
+        # A part without entries is compatible with both.
         parts = [p for p in self.parts if p.sparse and (p.layout is None or p.layout.n_entries)]
         if len(parts) > 1 and first != parts[-1].holds_counts():
             ends = (parts[0].uri, parts[-1].uri)[:: 1 if first else -1]
@@ -287,14 +289,14 @@ class ChainedSource(Source):
 
     @property
     def sources(self) -> list[tuple[str, int]]:  # type: ignore[override]
-        """Name and rows of every part, once all rows were read."""
+        """Name and number of rows of every part, valid once all rows were read."""
         return [(p.uri, n) for p, n in zip(self.parts, self._read_rows, strict=True)]
 
     def locate(self, row: int) -> tuple[str, int]:
-        """Return the part that a row of those read so far is in, and its number there."""
+        """Return the source of a row among those read so far, and its row number there."""
         ends = list(accumulate(self._read_rows))
         i = min(bisect_right(ends, row), len(ends) - 1)
-        # Rows are counted before they are handed out.
+        # Rows are counted before they are yielded.
         return self.parts[i].locate(row - (ends[i - 1] if i else 0))
 
     @property
@@ -311,7 +313,7 @@ class ChainedSource(Source):
         )
 
     def iter_rows(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive blocks of at most ``rows`` rows, and count the rows."""
+        """Yield consecutive blocks of at most ``rows`` rows, counting the rows of each part."""
         self._read_rows = [0] * len(self.parts)
         for i, (part, order) in enumerate(zip(self.parts, self._orders, strict=True)):
             for block in part.iter_rows(rows):
@@ -330,7 +332,7 @@ class ChainedSource(Source):
 
 
 def _order(part: Source, first: Source) -> np.ndarray | None:
-    """Return the columns of a part in the order of the first, None if it is theirs."""
+    """Return the column order that aligns a part with the first one; None if already aligned."""
     names, expected = part.feature_names, first.feature_names
     if names is None or expected is None:
         if (names is None) != (expected is None):

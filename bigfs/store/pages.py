@@ -1,8 +1,8 @@
-"""Objects of a bucket as files; those of ours are in pages with checksums.
+"""Objects in a bucket as files; those written by bigfs consist of pages with checksums.
 
-Bytes may change on their way, and an object is read by ranges: so every page of it is followed by
-its CRC-32C. Arrays have a page for some rows, in the layout that zarr gives an array with shards;
-other files that only bigfs reads have pages of 64 KiB. On a disk there are no pages.
+Bytes may be corrupted in transit, and objects are read by ranges, so every page is followed by its
+CRC-32C. Arrays have pages of several rows, in the layout of zarr's sharding codec; other files that
+only bigfs reads have pages of 64 KiB. Files on disk have no pages.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from bigfs.store.objects import ObjectPath
 
 PAGE_BYTES = 2**16
 _SUM_BYTES = 4
-# Smaller files are one request; of larger ones two parts are held in memory.
+# Part size of uploads: smaller files are one request, of larger ones two parts are held in memory.
 _PART_BYTES = 8 * 2**20
 _READ_BYTES = 4 * 2**20
 
 
 def page_rows(chunk_rows: int, row_bytes: int) -> int:
-    """Return the rows of a page of an array: the divisor of a chunk's nearest to 64 KiB."""
+    """Return the rows per page of an array: the divisor of ``chunk_rows`` nearest to 64 KiB."""
     small = [i for i in range(1, math.isqrt(chunk_rows) + 1) if chunk_rows % i == 0]
     divisors = {*small, *(chunk_rows // i for i in small)}
     return min(divisors, key=lambda rows: (abs(math.log(rows * row_bytes / PAGE_BYTES)), rows))
 
 
 def shard(chunk: memoryview, page_bytes: int) -> bytes:
-    """Return a chunk as zarr stores a shard: its pages, each with its checksum, and their index."""
+    """Return a chunk as a zarr shard: its pages, each with its checksum, then their index."""
     pages = [sealed(bytes(chunk[i : i + page_bytes])) for i in range(0, len(chunk), page_bytes)]
     index = np.full((len(pages), 2), page_bytes + _SUM_BYTES, "<u8")
     index[:, 0] *= np.arange(len(pages), dtype="<u8")
@@ -44,14 +44,14 @@ def shard(chunk: memoryview, page_bytes: int) -> bytes:
 def read_pages(
     path: ObjectPath, view: memoryview, begin: int, page: int = PAGE_BYTES
 ) -> tuple[int, int]:
-    """Fill memory from a place in the content of an object in pages, by one request.
+    """Fill a buffer from an offset in the content of a paged object, in one request.
 
     Returns
     -------
     count : int
-        Bytes there were: fewer than asked for where the content ends.
+        Bytes read: fewer than requested if the content ends.
     size : int
-        Of the content, of an object that has nothing but pages.
+        Size of the content, if the object consists of pages only.
     """
     end = begin + len(view)
     first, last = begin // page, -(-end // page)
@@ -72,7 +72,7 @@ def read_pages(
 def _pages(
     path: ObjectPath, first: int, last: int, stored_bytes: int
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield stored pages and the size of the object; the last page may be short or empty."""
+    """Yield stored pages and the size of the object; the last page may be partial or empty."""
     held, size = b"", 0
     for part, size in path.pieces(first * stored_bytes, last * stored_bytes):
         held += part
@@ -88,7 +88,7 @@ def _content_bytes(stored_bytes: int, page: int) -> int:
 
 
 class _Reader(io.RawIOBase):
-    """Ranged reads of an object: a request for each, of exactly what is asked for."""
+    """Raw reader of an object that makes one request per read, for exactly the requested range."""
 
     def __init__(self, path: ObjectPath, own: bool) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Reader(io.RawIOBase):
         self._size: int | None = None
 
     def find_size(self) -> int:
-        """Return the size of the object, or of its content where it is in pages."""
+        """Return the size of the object, or of its content if it is paged."""
         size = self.path.stat().st_size
         return _content_bytes(size, PAGE_BYTES) if self._own else size
 
@@ -138,27 +138,27 @@ class _Reader(io.RawIOBase):
 
 
 class Upload(io.RawIOBase):
-    """Writes an object in parts; it appears when the block ends well, and only then.
+    """Writer of an object in parts, which appears only if the context exits without an error.
 
     Parameters
     ----------
     path : ObjectPath
     own : bool, default=False
-        Whether it is in pages, for `open_own`.
+        Whether to write it in pages, for `open_own`.
     """
 
     def __init__(self, path: ObjectPath, *, own: bool = False) -> None:
         super().__init__()
         self.name, self._path, self._own = str(path), path, own
         self._writer: Any = None
-        self._page = bytearray()  # what no full page has been made of, in pages
+        self._page = bytearray()  # content of the last page, not yet full
 
     def writable(self) -> bool:
-        """Say that it is written."""
+        """Return True: it is opened for writing."""
         return True
 
     def write(self, content: Any) -> int:
-        """Take the next bytes; parts are sent when they are full."""
+        """Append bytes; parts are sent when they are full."""
         view = memoryview(content).cast("B")
         if self._own:
             self._page += view
@@ -195,16 +195,16 @@ class Upload(io.RawIOBase):
 
 
 def open_own(place: Path | ObjectPath, buffering: int = -1) -> Any:
-    """Open a file that only bigfs reads: one of pages in a bucket, a plain one on a disk."""
+    """Open a file that only bigfs reads: paged in a bucket, a plain file on disk."""
     if isinstance(place, Path):
         return place.open("rb", buffering=buffering)
     return open_object(place, buffering, own=True)
 
 
 def open_object(path: ObjectPath, buffering: int, *, own: bool = False) -> Any:
-    """Open an object as it is, or the content of one in pages, for ranged reads.
+    """Open an object, or the content of a paged one (``own``), for ranged reads.
 
-    It reads by 4 MiB unless ``buffering`` is 0; see `ObjectPath.open`.
+    Reads are buffered by 4 MiB unless ``buffering`` is 0; see `ObjectPath.open`.
     """
     reader = _Reader(path, own)
     return reader if buffering == 0 else io.BufferedReader(reader, _READ_BYTES)

@@ -1,7 +1,7 @@
-"""Ownership: the mark of a run directory, and the names in it that belong to a run.
+"""Ownership: the mark of a run directory, and the names in it that belong to the run.
 
-A mark is written into an empty folder only, and a folder without one is never a run. These names
-are a run's own, and all else stays, whatever its name:
+A mark is only written into an empty folder, and a folder without a mark is never treated as a run.
+The following names belong to a run; everything else is left alone, whatever its name:
 
 | name | known by | removed |
 | --- | --- | --- |
@@ -17,11 +17,11 @@ are a run's own, and all else stays, whatever its name:
 | ``STAGE[-ATTEMPT].zarr`` | the manifest's ``stages``, and its stamp | when it is replaced |
 | the same, not committed | its stamp; in a bucket ``attempts`` | by the next run |
 
-A name that is read from a file counts only if it is a plain one, below the run directory.
+A name read from a file is only accepted if it is a plain name, below the run directory.
 
-The last file that a commit writes into the folder of a stage is a list of all others: their sizes
-and, where nothing else checks them, their CRC-32. The manifest holds the checksum of the list, so
-that what was committed is told from what was changed or added.
+The last file that a commit writes into the folder of a stage lists all others: their sizes and,
+unless something else verifies them, their CRC-32. The manifest holds the checksum of the list, so
+that changed or added files are detected.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ CONFIG = "config.yaml"
 FEATURES = "features.csv"
 TABLE = "table.txt"
 REPORT = "report.html"
-# In a bucket, which has no renames: the store that this object is in is being written.
+# In a bucket, which has no renames: marks the store that contains it as still being written.
 UNFINISHED = "ingest.unfinished"
-# All that runs and comparisons write beside their stages.
+# All files that runs and comparisons write beside their stages.
 OUTPUTS = (CONFIG, FEATURES, TABLE, "table.csv", "table.json", "curves.svg", "curves.png")
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
@@ -59,7 +59,7 @@ _SHOWN = 60
 _HEAD_BYTES = 2**16
 _LARGEST = 2**63
 _NUMBER = (int, float)
-# Types of what else a manifest holds, and its record of a stage.
+# Types of the other manifest entries, and of those in the record of a stage.
 _OF_MANIFEST: dict[str, Any] = {
     "status": str,
     "error": str,
@@ -85,29 +85,31 @@ _OF_STAGE: dict[str, Any] = {
 _IN_EVERY_STAGE = {"key", "attempt", "folder", "stored"}
 _MEASURED = {"settings", "seconds", "measured_peak_bytes", "passes"}
 _ID = re.compile(r"[0-9a-f]{12}")
-# What an ingest writes: a group with one array, or with three for each block of a sparse matrix.
+# Files that an ingest writes: a group with one array, or with three for each block of a sparse
+# matrix.
 _OF_STORE = re.compile(
     r"zarr\.json|(X|index|dropped)/(zarr\.json|c(/\d+)*)"
     r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
 )
 FILES = "checksums.json"
-# In a manifest: the configuration of a result that a later, unfinished run may replace.
+# Manifest entry: configuration of a result that a later, unfinished run may replace.
 EARLIER = "earlier"
-# The method that the manifest of several methods names.
+# Method named in the manifest of a comparison of several methods.
 COMPARISON = "a comparison"
-# In the folder of a stage on disk: the run, the stage and the attempt that made it.
+# File in the folder of a stage on disk: the run, stage and attempt that created it.
 STAMP = ".bigfs-stage"
 _PART_BYTES = 2**20
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c([/.]\d+)*)")
-# An interrupt that comes sooner is not that of a time limit.
+# An interrupt that comes sooner is not due to a time limit.
 LONG_SECONDS = 300.0
-# Of a manifest: a digest of what was kept when a run was interrupted last, after so long.
+# Manifest entry: digest of the results kept when a run was last interrupted after at least this
+# time.
 KEPT = "kept"
 
 
 def is_attempt(value: Any) -> bool:
-    """Say whether a value has the form of an attempt's id."""
+    """Return True if a value has the form of an attempt id."""
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
@@ -117,7 +119,7 @@ def new_id() -> str:
 
 
 def read_mark(folder: Location) -> str | None:
-    """Return the id in a folder's mark: "" for one that was cut off, None if there is none.
+    """Return the id in a folder's mark: "" if the mark is empty, None if there is no mark.
 
     Raises
     ------
@@ -133,7 +135,7 @@ def read_mark(folder: Location) -> str | None:
         if isinstance(error, StorageError):
             raise
         raise InputError(f"{path} cannot be read: {error}. Give another folder.") from None
-    if not text:  # of a run that was killed between creating the file and writing it
+    if not text:  # the run was killed between creating the file and writing it
         return ""
     try:
         run_id = parse_json(text)["id"]
@@ -150,7 +152,7 @@ def mark_text(run_id: str) -> str:
 
 
 def create_mark(folder: Location, run_id: str) -> None:
-    """Mark a folder as a run directory unless it is one.
+    """Mark a folder as a run directory unless it already is one.
 
     Raises
     ------
@@ -161,23 +163,23 @@ def create_mark(folder: Location, run_id: str) -> None:
 
 
 def empty_manifest() -> dict[str, Any]:
-    """Return the manifest of a run that has made nothing; it gets the id of the mark."""
+    """Return the manifest of a run without results; the caller adds the id of the mark."""
     return {"format": FORMAT, "stages": {}, "attempts": {}, "checkpoints": {}, "files": []}
 
 
 def check_manifest(manifest: Any) -> None:
-    """Check that a manifest can be read, and that all it names lies below its run directory.
+    """Check that a manifest is valid and that all names in it lie below its run directory.
 
     Raises
     ------
     ValueError, KeyError, TypeError, AttributeError
-        If not; the message names the value.
+        If it is not valid; the message names the value.
     """
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
     _check(is_attempt(manifest["id"]), "it has the id", manifest["id"])
     _check_types(manifest, _OF_MANIFEST, "it")
-    # A manifest without a status is no run's: nothing was measured.
+    # A manifest without a status is not of a run: nothing was measured.
     needed = _IN_EVERY_STAGE | (_MEASURED if "status" in manifest else set())
     for name, record in manifest["stages"].items():
         _check_types(record, _OF_STAGE, f"stage {name[:_SHOWN]}")
@@ -230,7 +232,7 @@ def _check(is_right: bool, what: str, value: Any) -> None:
 
 
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
-    """Note in a stage's folder which run, stage and attempt made it."""
+    """Record in a stage's folder which run, stage and attempt created it."""
     record = {"run": run_id, "stage": stage, "attempt": attempt}
     write_atomic(folder / STAMP, json.dumps(record) + "\n")
 
@@ -245,18 +247,18 @@ def refuse_inside_ours(place: Location) -> None:
 
 
 def check_new_file(place: Path, own: bytes | None = None) -> Path:
-    """Return where a file that a command may write goes: links are followed, and stay.
+    """Return the target path of a file that a command may write; links are followed and kept.
 
     Parameters
     ----------
     place : Path
     own : bytes or None, default=None
-        What files of its kind that bigfs wrote have near their beginning: such a one is replaced.
+        Bytes near the start of files of this kind that bigfs wrote: such files may be replaced.
 
     Raises
     ------
     InputError
-        If its folder is not there, or is of a run or a store, or another file has its name.
+        If the folder does not exist or belongs to a run or store, or another file has this name.
     """
     target = Path(os.path.realpath(place))
     if not place.name or target.is_dir():
@@ -274,12 +276,12 @@ def check_new_file(place: Path, own: bytes | None = None) -> Path:
 
 
 def report_mark(run_id: str) -> str:
-    """Return the mark near the beginning of a report that says which run it belongs to."""
+    """Return the mark near the start of a report that identifies its run."""
     return f'<meta name="bigfs-run" content="{html.escape(run_id)}">'
 
 
 def is_own_report(place: Location, run_id: str) -> bool:
-    """Say whether a file is the report of a run."""
+    """Return True if a file is the report of this run."""
     if not place.is_file():
         return False
     with place.open("rb") as file:
@@ -287,13 +289,13 @@ def is_own_report(place: Location, run_id: str) -> bool:
 
 
 def remove_report(folder: Location, run_id: str) -> None:
-    """Remove the report of a run; a file of that name that is not the run's stays."""
+    """Remove the report of a run, but no other file of that name."""
     if is_own_report(folder / REPORT, run_id):
         (folder / REPORT).unlink(missing_ok=True)
 
 
 def read_stamp(folder: Path) -> dict[str, str] | None:
-    """Return the stamp in a stage's folder, None if it has none or is a link."""
+    """Return the stamp in a stage's folder; None if there is none or the folder is a link."""
     if folder.is_symlink():
         return None
     try:
@@ -304,12 +306,12 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
 
 
 def beside_the_matrix(store: Location) -> list[str]:
-    """Return the files below a store that an ingest does not write."""
+    """Return the files below a store that were not written by an ingest."""
     return sorted(name for name in files_below(store) if _OF_STORE.fullmatch(name) is None)
 
 
 def refuse_links(folder: Location, names: list[str]) -> None:
-    """Raise InputError if a folder of a run's own is a link: it may lead anywhere."""
+    """Raise InputError if a folder of a run is a link, which may lead anywhere."""
     for name in names:
         path = folder / name
         if isinstance(path, Path) and path.is_symlink():
@@ -321,7 +323,7 @@ def refuse_links(folder: Location, names: list[str]) -> None:
 
 
 def refuse_nested(path: Path) -> None:
-    """Raise InputError if a folder lies in that of another run's stage."""
+    """Raise InputError if a path lies inside a stage folder of another run."""
     stage = next((folder for folder in path.parents if is_taken(folder / STAMP)), None)
     if stage is not None:
         raise InputError(
@@ -331,23 +333,23 @@ def refuse_nested(path: Path) -> None:
 
 
 def is_taken(path: Location) -> bool:
-    """Say whether there is anything at a place, be it a link that leads nowhere."""
+    """Return True if anything exists at a path, including a broken link."""
     return path.exists() if isinstance(path, ObjectPath) else os.path.lexists(path)
 
 
 def is_metadata(name: str) -> bool:
-    """Say whether a file holds metadata of zarr."""
+    """Return True if a file holds zarr metadata."""
     return name.rpartition("/")[2] == "zarr.json"
 
 
 def write_list(folder: Location, checked: Callable[[str], bool]) -> dict[str, Any]:
-    """List the files of a stage; return what the manifest says of them.
+    """Write the list of a stage's files; return their record for the manifest.
 
     Parameters
     ----------
     folder : Path or ObjectPath
     checked : callable
-        Says of the name of a file whether its checksum is listed.
+        ``checked(name)`` returns True if the checksum of a file is to be listed.
     """
     listed: dict[str, Any] = {
         name: [size, _checksum(folder / name) if checked(name) else None]
@@ -360,14 +362,14 @@ def write_list(folder: Location, checked: Callable[[str], bool]) -> dict[str, An
 
 
 def is_complete(folder: Location) -> bool:
-    """Say whether the list and all files that it names are there, with their sizes."""
+    """Return True if the list and all files in it exist, with the recorded sizes."""
     there = {name: size for name, (size, _) in files_below(folder).items()}
     listed = _read_list(folder, None) or {}
     return FILES in there and all(there.get(name) == size for name, (size, _) in listed.items())
 
 
 def changed_file(folder: Location, stored: dict[str, Any]) -> str | None:
-    """Return the name of a file whose bytes are not those that were committed, None if none."""
+    """Return the name of a file whose content changed since the commit; None if there is none."""
     listed = _read_list(folder, stored.get("list"))
     if listed is None:
         return FILES
@@ -380,8 +382,8 @@ def changed_file(folder: Location, stored: dict[str, Any]) -> str | None:
 def foreign_files(folder: Location, stored: dict[str, Any] | None) -> list[str]:
     """Return the files below a stage's folder that bigfs did not write there.
 
-    Ours are the list and what it names. Where it is damaged, or the stage is in no record, they
-    are the files of zarr groups and arrays.
+    Files of ours are the list and those in it. If the list is damaged, or the stage is not
+    recorded, they are the files of zarr groups and arrays.
     """
     names = set(files_below(folder)) - {STAMP, FILES}
     listed = None if stored is None else _read_list(folder, stored.get("list"))
@@ -391,7 +393,7 @@ def foreign_files(folder: Location, stored: dict[str, Any] | None) -> list[str]:
 
 
 def refuse_foreign_files(folder: Location, stored: dict[str, Any]) -> None:
-    """Raise InputError if a stage's folder, which is replaced as a whole, holds files of others."""
+    """Raise InputError if a stage's folder, which is replaced as a whole, holds foreign files."""
     others = foreign_files(folder, stored)
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -403,9 +405,9 @@ def refuse_foreign_files(folder: Location, stored: dict[str, Any]) -> None:
 
 
 def _read_list(folder: Location, checksum: str | None) -> dict[str, Any] | None:
-    """Return the list of a stage's files, None if it is damaged or not there.
+    """Return the list of a stage's files; None if it is damaged or missing.
 
-    ``checksum`` is what the manifest says of it. None: not compared.
+    ``checksum`` is the checksum of the list in the manifest. None: not compared.
     """
     try:
         text = (folder / FILES).read_text()
@@ -417,7 +419,7 @@ def _read_list(folder: Location, checksum: str | None) -> dict[str, Any] | None:
 
 
 def _checksum(file: Location) -> str | None:
-    """Return the CRC-32 of a file, None if it is not there."""
+    """Return the CRC-32 of a file; None if it does not exist."""
     value = 0
     try:
         with file.open("rb") as content:
@@ -429,16 +431,16 @@ def _checksum(file: Location) -> str | None:
 
 
 def why_stalled(manifest: dict[str, Any], checkpoints: Location, seconds: float) -> str | None:
-    """Note what an interrupted run has kept; return why it will never end, if it does not.
+    """Record what an interrupted run has kept; return the reason if it will never finish.
 
     Parameters
     ----------
     manifest : dict
-        Of the run, which is changed.
+        Manifest of the run, modified in place.
     checkpoints : Path or ObjectPath
-        Folder of its checkpoints.
+        Folder with the checkpoints of the run.
     seconds : float
-        Since the run began.
+        Seconds since the run began.
     """
     if seconds < LONG_SECONDS:
         return None

@@ -33,9 +33,9 @@ from bigfs.store.values import HEAD_ROWS, are_counts, decoding
 
 logger = logging.getLogger("bigfs")
 
-# Larger shapes are taken for a damaged header.
+# A shape with more values than this is treated as a damaged header.
 _MOST_VALUES = 2**56
-# Names that a message shows.
+# Maximum number of names listed in an error message.
 _LISTED = 12
 Opening = TypeVar("Opening", bound=Callable[..., "Source"])
 # Whether the first line of a text table names the columns.
@@ -44,70 +44,71 @@ _for_task: ContextVar[bool] = ContextVar("bigfs_for_task", default=False)
 
 
 def pickled_for_task(source: Source | None) -> bytes:
-    """Return the pickle of a source from which a task reads rows, and no more."""
+    """Return a pickle of a source that holds only what a task needs to read rows."""
     with set_within(_for_task, True):
         return pickle.dumps(source)
 
 
 @dataclass(frozen=True)
 class CSRLayout:
-    """Blocks of a sparse matrix, and the entries they hold."""
+    """Block size of a sparse matrix, and the number of stored entries."""
 
     rows: int  # rows per block
-    n_entries: int  # of the matrix
-    block_entries: int  # of the largest block
+    n_entries: int  # in the whole matrix
+    block_entries: int  # in the largest block
 
 
 class Source(ABC):
-    """A matrix that can be read from its first row to its last.
+    """A matrix whose rows can be read sequentially, from first to last.
 
     Attributes
     ----------
     uri : str
-        What messages call it; never holds credentials.
+        Name used in error messages; never contains credentials.
     n_samples : int or None
-        Rows; None where only reading to the end tells.
+        Number of rows; None if it is only known after reading to the end.
     n_features : int
     dtype : numpy.dtype
-        float32 or float64: the type of the rows that are handed out.
+        Type of the rows that are returned: float32 or float64.
     feature_names : list of str or None
     checked : bool
         Whether every value is known to be finite.
     is_table : bool
-        Whether columns can be read by name as the table has them.
+        Whether columns can be read by name with the values they have in the table.
     sparse : bool
-        Whether its blocks are CSR ones, as `bigfs.store.csr` describes them.
+        Whether its blocks are CSR blocks as described in `bigfs.store.csr`.
     watch : Watch or None
-        Over the file or folder it was opened from.
+        Detects changes of the file or folder that the matrix was opened from.
     index : str or None
-        Name of the column with the rows' ids.
+        Name of the column that holds the row ids.
     ids : object or None
-        Where they are not columns of a table: ``ids.pieces(start, stop)`` yields them.
+        Row ids that are not a column of a table; ``ids.pieces(start, stop)`` yields them.
     dropped : sequence of int
-        Rows of the original that an ingest left out.
+        Row numbers of the original source that an ingest left out.
     sources : sequence of (str, int)
-        Where there were several: each, and how many consecutive rows are of it.
+        The sources that were concatenated, each with its number of consecutive rows; empty if there
+        was only one.
     notes : sequence of str
-        What is said once when it is opened.
+        Messages logged once when the source is opened.
     categories : mapping of str to tuple of str
-        The values of columns that are encoded.
+        Distinct values of the encoded columns, by column name.
     encoded : mapping of str to str
-        These columns: "boolean", "date" or "category".
+        Kind of each encoded column: "boolean", "date" or "category".
     empty : set of str
-        Columns of a table that hold no value, as far as its type or its first rows say.
+        Columns of a table that hold no values, judging by their type or the first rows.
     column_types : mapping of str to str
-        Arrow's types of the columns of a table that says them, for its export.
+        Arrow types of the columns, if the table declares them; used when it is exported.
     grid : mapping or None
-        Of an array of several dimensions: ``dims`` and ``shape`` of those that are stacked as rows.
+        For a multidimensional array: ``dims`` and ``shape`` of the dimensions stacked into rows.
     starts_quickly : bool
-        Whether its first rows are read without the others.
+        Whether the first rows can be read without reading the rest.
     read_once : bool
-        Whether its rows cannot be read again.
+        Whether the rows can be read only once.
     held_bytes : int
-        What this process holds while rows are read, beyond blocks of them: the file, if its format
-        cannot be read by rows.
+        Memory this process holds while rows are read, in addition to the blocks: the whole file, if
+        its format cannot be read by rows.
     temporary_bytes : int
-        The largest file without a name that reading writes, to bring values into order of rows.
+        Size of the largest unnamed temporary file written while reading, to sort values by row.
     """
 
     uri: str
@@ -133,10 +134,10 @@ class Source(ABC):
     read_once: bool = False
     held_bytes: int = 0
     temporary_bytes: int = 0
-    _stored: np.dtype | None = None  # where it is another type than that of the rows
+    _stored: np.dtype | None = None  # if it differs from the type of the returned rows
 
     def set_matrix(self, uri: str, shape: tuple[int, ...], stored: Any) -> None:
-        """Set name, sizes and types, or raise InputError if it is no matrix of real numbers."""
+        """Set name, shape and dtypes; raise InputError if it is not a matrix of real numbers."""
         self.uri, self._stored = uri, np.dtype(stored)
         self.dtype = work_dtype(stored, uri)
         check_shape(shape, uri)
@@ -149,84 +150,90 @@ class Source(ABC):
 
     @property
     def row_dimensions(self) -> Mapping[str, int]:
-        """Dimensions that the rows are of, in order, with their sizes; empty without any."""
+        """Dimensions stacked into the rows, in order, with their sizes; empty if there are none."""
         grid = self.grid or {"dims": (), "shape": ()}
         return dict(zip(grid["dims"], grid["shape"], strict=True))
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """Type of the values as they are stored; ``dtype`` holds all of them."""
+        """Type of the values as stored; ``dtype`` can represent all of them."""
         return self.dtype if self._stored is None else self._stored
 
     @property
     def estimated_samples(self) -> int | None:
-        """Rows, or about as many where only reading to the end tells; None if nothing tells."""
+        """Number of rows, or an estimate if only a full read gives it; None if unknown."""
         return self.n_samples
 
     @property
     def counted_samples(self) -> int | None:
-        """As ``estimated_samples``, but a filter reads its column, and counts."""
+        """Like ``estimated_samples``, but exact for a row filter.
+
+        A filter reads its column and counts the rows that it keeps.
+        """
         return self.estimated_samples
 
     @property
     def layout(self) -> CSRLayout | None:
-        """Blocks of a sparse matrix; None where only reading tells how many entries there are."""
+        """Blocks of a sparse matrix; None if the number of entries is only known after reading."""
         return None
 
     @property
     def planned_layout(self) -> CSRLayout | None:
-        """As ``layout``, or about what it will be."""
+        """Like ``layout``, or an estimate of it."""
         return self.layout
 
     @abstractmethod
     def iter_rows(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive blocks of at most ``rows`` rows, CSR ones where it is sparse.
+        """Yield consecutive blocks of at most ``rows`` rows, as CSR blocks if the matrix is sparse.
 
-        Callers must not write into them.
+        Callers must not modify the blocks.
         """
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Return the same blocks, dense."""
+        """Return the blocks of `iter_rows` as dense arrays."""
         blocks = self.iter_rows(rows)
         return map(methodcaller("toarray"), blocks) if self.sparse else blocks
 
     def holds_counts(self) -> bool:
-        """Say whether it is sparse and the first 1,000 rows that have entries are counts."""
+        """Return True if the matrix is sparse and its first values are counts.
+
+        Only the first block of 1,000 rows that has entries is looked at.
+        """
         if not self.sparse:
             return False
         blocks = (block.data for block in self.iter_rows(HEAD_ROWS) if block.nnz)
         return are_counts(next(blocks, np.empty(0)))
 
     def locate(self, row: int) -> tuple[str, int]:
-        """Return which source a row of those read so far is of, and its number there."""
+        """Return the source of a row that was read, and the row's number in that source."""
         return self.uri, row
 
     def iter_index(self) -> Iterator[list[str]]:
-        """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
+        """Yield the row ids as lists of strings, piece by piece; nothing if there are no ids."""
         if self.ids is not None:
             with decoding(f"{self.uri}: an id of a row"):
                 yield from self.ids.pieces(0, self.n_samples)
 
     def read_column(self, name: str) -> Any:
-        """Return the values of a column of an object, by its name: an array-like of all rows.
+        """Return the values of a named column for all rows, as an array-like.
 
         Raises
         ------
         InputError
-            If there is none of the name.
+            If there is no column of this name.
         """
         raise no_column(self.uri, name, ())
 
     @contextmanager
     def numbering_rows(self) -> Iterator[None]:
-        """Have errors give the number of a row in the original."""
+        """Make row errors report the row number in the original source."""
         try:
             yield
         except RowError as error:
             raise error.in_the_original(self.dropped) from None
 
     def left_out(self, dropped: list[int]) -> Any:
-        """Return which rows of the original are not there if some of these are dropped."""
+        """Return the rows of the original source that are left out once some are dropped."""
         return dropped
 
     def begin(self) -> None:
@@ -239,7 +246,8 @@ class Source(ABC):
         if self.watch is not None:
             self.watch.check()
 
-    # Attributes that grow with the matrix and that no task needs, and what a task has instead.
+    # Attributes whose size grows with the matrix and that tasks do not need, with the values that
+    # replace them in the pickle for a task.
     beside_tasks: ClassVar[Mapping[str, Any]] = MappingProxyType({"feature_names": None})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -248,14 +256,14 @@ class Source(ABC):
 
 
 class RandomAccessSource(Source):
-    """A matrix whose rows can be read by range.
+    """A matrix that supports reading any range of rows.
 
     Attributes
     ----------
     chunk_rows : int or None
-        Rows per stored chunk; None where rows can be read freely.
+        Rows per stored chunk; None if any row range can be read efficiently.
     shareable : bool
-        Whether a pickle of it is small and works in another process.
+        Whether its pickle is small and can be used in another process.
     """
 
     n_samples: int
@@ -264,24 +272,27 @@ class RandomAccessSource(Source):
 
     @abstractmethod
     def read_rows(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop``, in CSR form where it is sparse.
+        """Return rows ``start`` to ``stop``, as a CSR block if the matrix is sparse.
 
-        Callers must not write into them.
+        Callers must not modify them.
         """
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``, dense."""
+        """Return rows ``start`` to ``stop`` as a dense array."""
         return self._dense(self.read_rows(start, stop))
 
     def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
-        """Return some columns of rows ``start`` to ``stop``, dense."""
+        """Return the given columns of rows ``start`` to ``stop`` as a dense array."""
         return self._dense(self.read_rows(start, stop)[:, columns])
 
     def _dense(self, rows: Any) -> np.ndarray:
         return np.ascontiguousarray(rows.toarray()) if self.sparse else rows
 
     def block_entries(self, rows: int) -> int:
-        """Return the entries of the largest block of so many rows, or a bound; of sparse ones."""
+        """Return the number of entries in the largest block of ``rows`` rows, or an upper bound.
+
+        Sparse matrices only.
+        """
         raise NotImplementedError
 
     def iter_rows(self, rows: int) -> Iterator[Any]:
@@ -291,7 +302,7 @@ class RandomAccessSource(Source):
 
 
 def work_dtype(dtype: Any, uri: str) -> np.dtype:
-    """Return the type the kernels see: float32 where it holds every value, else float64.
+    """Return the dtype that the kernels use: float32 if it can represent every value, else float64.
 
     Raises
     ------
@@ -310,12 +321,12 @@ _least_rows: ContextVar[int] = ContextVar("fewest rows of a source", default=2)
 
 
 def as_part() -> AbstractContextManager[None]:
-    """Open sources within the block as parts of something larger, which may have one row."""
+    """Open sources within the context as parts of a larger matrix, which may have a single row."""
     return set_within(_least_rows, 1)
 
 
 def check_shape(shape: tuple[int, ...], uri: str) -> None:
-    """Raise InputError unless a shape is that of at least 2 samples by 1 feature."""
+    """Raise InputError unless a shape has at least 2 samples (of a part: 1) and 1 feature."""
     if len(shape) != 2:
         raise InputError(
             f"{uri}: a matrix of samples x features must have 2 dimensions. Got shape "
@@ -327,13 +338,13 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
             f"{uri}: at least {samples} and 1 feature are needed. Got shape {tuple(shape)}."
         )
     if shape[0] * shape[1] > _MOST_VALUES:
-        # A whole number of 400 digits is no float.
+        # An integer of 400 digits cannot be converted to float.
         sizes = " x ".join(f"{min(size, 10**300):.3g}" for size in shape)
         raise InputError(f"{uri}: its shape is implausible: no disk can hold {sizes} values.")
 
 
 def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
-    """Raise InputError unless there is one name for each feature and no name twice."""
+    """Raise InputError unless there is one name per feature and all names are unique."""
     if names is None:
         return
     if len(names) != n_features:
@@ -351,26 +362,27 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
 
 
 def check_no_variable(path: Location | str, variable: str | None) -> None:
-    """Raise InputError if an array is named in a file that holds only one."""
+    """Raise InputError if a variable is given for a file that holds a single array."""
     if variable is not None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
 
 
-# Arrow's names of booleans, whole numbers and floats.
+# Arrow's type names of booleans, integers and floats.
 PLAIN_TYPES = ("bool", "halffloat", "float", "double",
                *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))  # fmt: skip
 
 
 def common_types(sources: Sequence[Source]) -> dict[str, str]:
-    """Return the types that a column has in all sources."""
+    """Return the types of the columns that have the same type in all sources."""
     first, *others = [source.column_types for source in sources]
     return {n: t for n, t in first.items() if all(types.get(n) == t for types in others)}
 
 
 def check_fitted_names(source: Source, fitted: Any) -> None:
-    """Raise InputError if data have their features in another order than those of a fit.
+    """Raise InputError if the feature names differ from those seen in fit, or in their order.
 
-    ``fitted`` are the names of those, or None; data without names are taken as they are.
+    ``fitted`` holds the feature names seen in fit, or None. Nothing is checked if either has no
+    names.
     """
     differing = first_difference(source.feature_names, fitted)
     if differing is not None:
@@ -382,7 +394,10 @@ def check_fitted_names(source: Source, fitted: Any) -> None:
 
 
 def first_difference(names: Any, others: Any) -> tuple[int, str, str] | None:
-    """Return the first number at which names of features differ, and both names; None if none."""
+    """Return the first position at which two lists of feature names differ, and both names there.
+
+    None if they are equal, or if either is None.
+    """
     if names is None or others is None:
         return None
     pairs = enumerate(zip_longest(names, others, fillvalue="missing"))
@@ -390,12 +405,12 @@ def first_difference(names: Any, others: Any) -> tuple[int, str, str] | None:
 
 
 def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:
-    """Return the error for a column that is not there."""
+    """Return the error for a column that does not exist."""
     return InputError(f"{uri} has no column {name!r}. It has {listed([str(n) for n in names])}.")
 
 
 def listed(names: list[str]) -> str:
-    """Return names for a message: a table may have thousands."""
+    """Return names for a message, shortened if there are many: a table may have thousands."""
     shown = ", ".join(names[:_LISTED]) or "nothing"
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED:,} more"
 
@@ -403,12 +418,12 @@ def listed(names: list[str]) -> str:
 def choose_member(
     path: Location | str, names: list[str], matrices: list[str], variable: str | None
 ) -> str:
-    """Return which array of a file to read: ``variable``, ``X``, or the only matrix.
+    """Return the name of the array to read from a file: ``variable``, ``X``, or the only matrix.
 
     Raises
     ------
     InputError
-        If it is not there, or several could be meant.
+        If there is no such array, or the choice is ambiguous.
     """
     choices = listed(names)
     if variable is not None:
@@ -433,7 +448,7 @@ def choose_member(
 
 @dataclass(frozen=True)
 class Options:
-    """The settings that say what is read of a source.
+    """Settings that select what is read from a source.
 
     Settings
     --------
@@ -485,16 +500,16 @@ class Options:
 
     variable: str | None
     roles: Roles
-    settings: Mapping[str, Any]  # the others that are given, by name
+    settings: Mapping[str, Any]  # other settings that were given, by name
     transpose: bool = False
 
     def check(self, what: str, takes: Container[str]) -> None:
-        """Raise InputError for a setting that a kind of source does not have."""
+        """Raise InputError if a setting was given that this kind of source does not support."""
         from bigfs.store.formats import taken_by
 
         given = dict(self.settings) if "roles" in takes else {**self.roles.given, **self.settings}
         for name, value in given.items():
-            if name in takes or name == "columns":  # of a matrix, they are chosen when it is open
+            if name in takes or name == "columns":  # columns of a matrix are selected after opening
                 continue
             known = taken_by("roles" if name in self.roles.given else name)
             raise InputError(
@@ -505,7 +520,7 @@ class Options:
 
 
 def _with_settings(function: Opening) -> Opening:
-    """Put the settings, which `Options` describes, into the docstring of a function."""
+    """Insert the settings documented in `Options` into the docstring of a function."""
     described = inspect.cleandoc(Options.__doc__ or "").partition("Settings\n--------\n")[2]
     function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{settings}", described)
     return function
@@ -551,9 +566,10 @@ array, or Source
     Raises
     ------
     InputError
-        If it is not there, is not what its name says, or is no matrix of real numbers.
+        If it does not exist, is not of the format its name suggests, or is not a matrix of real
+        numbers.
     InputTypeError
-        If the object is of a kind that cannot be read.
+        If objects of this type cannot be read.
 
     Examples
     --------
@@ -582,7 +598,7 @@ array, or Source
     given = {name: value for name, value in settings.items() if value is not None}
     options = Options(variable, roles, given, transpose)
     source = open_object(X, options) if uri is None else open_uris(uri, options)
-    for note in source.notes if source is not X else ():  # they were said
+    for note in source.notes if source is not X else ():  # already logged
         logger.info("%s: %s", source.uri, note)
     if of_rows is None:
         return source
@@ -590,7 +606,7 @@ array, or Source
 
 
 def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
-    """Return the URI of a path or a list of them, None for an object; and the array to read."""
+    """Return the URI of a path or list of paths (None for an object), and the array to read."""
     uri = as_text(X) if is_list_of_uris(X) else X
     if not isinstance(uri, (str, Path, ObjectPath)):
         return None, variable
@@ -605,19 +621,19 @@ def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
 
 
 def is_frame(X: Any) -> bool:
-    """Say whether X is a frame or table with named columns: of pandas, Dask, polars or Arrow."""
+    """Return True if X is a frame or table with named columns: pandas, Dask, polars or Arrow."""
     lazy = type(X).__module__.startswith("polars") and hasattr(X, "collect_schema")
     return hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__") or lazy
 
 
 def is_list_of_uris(X: Any) -> bool:
-    """Say whether X is a list of paths or URIs, which is one matrix."""
+    """Return True if X is a non-empty list of paths or URIs, which together form one matrix."""
     is_list = isinstance(X, (list, tuple)) and len(X) > 0
     return is_list and all(isinstance(entry, (str, Path, ObjectPath)) for entry in X)
 
 
 def is_store(uri: str | Location) -> bool:
-    """Say whether a path is a store that `ingest` wrote: checked, with checksums."""
+    """Return True if a path is a store written by `ingest`, with checked values and checksums."""
     path = as_path(str(uri))
     try:
         return path is not None and "bigfs_store" in read_metadata(path)["attributes"]
@@ -628,12 +644,12 @@ def is_store(uri: str | Location) -> bool:
 
 
 def as_path(uri: str) -> Location | None:
-    """Return the place of a URI, None for a set of scikit-learn's and an object of a session."""
+    """Return the location of a URI; None for scikit-learn datasets and in-memory objects."""
     return None if uri.startswith(("sklearn:", OBJECT)) else as_location(uri)
 
 
 def is_reachable(path: Location) -> bool:
-    """Say whether data are at a path; raise InputError if it is a pipe, or cannot be read."""
+    """Return True if there is data at a path; raise InputError if it is a pipe or unreadable."""
     if isinstance(path, ObjectPath):
         return path.exists()
     try:
@@ -643,10 +659,10 @@ def is_reachable(path: Location) -> bool:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # which would be waited for
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe would block
         raise InputError(
             f"{path} is a pipe or a device, and data are read several times. Save them as a file."
         )
-    if path.is_file() and not os.access(path, os.R_OK):  # some libraries would call it damaged
+    if path.is_file() and not os.access(path, os.R_OK):  # some libraries would report it as damaged
         raise InputError(f"{path} cannot be read: permission denied. Allow it: chmod u+r.")
     return True

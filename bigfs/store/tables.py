@@ -1,6 +1,8 @@
-"""Tables by columns, and their rows as blocks of numbers: what all formats of tables share.
+"""Tables with typed columns, read as blocks of numbers; shared by all table formats.
 
-A format of tables hands out a `Table`: a schema, and rows as Arrow batches of some columns.
+Each table format provides a `Table`: a schema, and the rows as Arrow batches of selected columns.
+
+Each table format provides a `Table`: a schema, and the rows as Arrow batches of selected columns.
 """
 
 from __future__ import annotations
@@ -32,32 +34,33 @@ from bigfs.store.source import PLAIN_TYPES, Source, check_names, check_shape, no
 from bigfs.store.values import EXACT, beyond_exact, check_exact, refusing
 
 _BATCH_BYTES = 4 * 10**6
-# Rows of a batch of one column.
+# Rows per batch when a single column is read.
 _ROWS = 2**16
 _SHOWN = 40
-# Texts of a batch, once each row has its own; and what reading some columns of first rows holds.
+# Maximum size of the strings in a batch with dictionaries decoded, and of the memory held while the
+# first rows of several columns are read.
 _TEXT_BYTES, _FIRST_BYTES = 2**27, 2**29
 
 
 class Table(ABC):
-    """Columns with names and types.
+    """A table of columns with names and types.
 
     Attributes
     ----------
     uri : str
-        What messages call it.
+        Name used in error messages.
     schema : pyarrow.Schema
-        Of all columns.
+        Schema of all columns.
     n_rows : int or None
-        None where only reading tells.
+        Number of rows; None if it is only known after reading.
     row_ids : sequence of str
-        Columns that the file itself calls the ids of the rows: no features.
+        Columns that the file itself marks as row ids; they are not features.
     index : str or None
-        The one of them that is taken without being named.
+        The row id column used by default, if the user names none.
     named : bool
-        Whether the columns have names of their own, not only numbers.
+        Whether the columns have real names, not just numbers.
     dropped_by : str
-        Of an object ``X``: the call that leaves out columns, with a place for their names.
+        For an object ``X``: the call that drops columns, with a placeholder for their names.
     """
 
     uri: str
@@ -67,18 +70,18 @@ class Table(ABC):
     index: str | None = None
     named: bool = True
     dropped_by: str = ""
-    roles: Roles = ALL_FEATURES  # for messages
-    read_once: bool = False  # whether its rows cannot be read again
-    is_text: bool = False  # whether numbers are texts, of which whole ones may have been rounded
-    # Columns of one value, in the names of the folders that a part of a table is in.
+    roles: Roles = ALL_FEATURES  # used in messages
+    read_once: bool = False  # whether its rows can be read only once
+    is_text: bool = False  # whether numbers are parsed from text, so that integers may be rounded
+    # Columns with a constant value, from the names of the folders that contain a part of a table.
     folders: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield all rows of some columns, in this order, in batches of about so many."""
+        """Yield all rows of the given columns, in this order, in batches of about ``rows`` rows."""
 
     def put_in(self, folders: Mapping[str, Any]) -> None:
-        """Add columns in the names of folders, as Arrow scalars; what the file has counts more."""
+        """Add columns from folder names, as Arrow scalars; columns of the file take precedence."""
         import pyarrow as pa
 
         self.folders = {k: v for k, v in folders.items() if k not in self.schema.names}
@@ -87,16 +90,16 @@ class Table(ABC):
         self.named = self.named or bool(folders)
 
     def own(self, names: Iterable[str]) -> list[str]:
-        """Return the columns that the file itself has."""
+        """Return the columns that are stored in the file itself."""
         return [name for name in names if name not in self.folders]
 
     def read(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield batches of columns of the file and of its folders.
+        """Yield batches of columns from the file and from its folder names.
 
         Raises
         ------
         InputError
-            If bytes of a text are no UTF-8.
+            If a string is not valid UTF-8.
         """
         import pyarrow as pa
 
@@ -118,32 +121,32 @@ class Table(ABC):
             yield batch
 
     def held_bytes(self, columns: Sequence[str]) -> int:
-        """Return what reading some columns holds beside a batch."""
+        """Return the bytes held while the given columns are read, in addition to a batch."""
         return 0
 
     def check_header(self) -> None:
-        """Raise InputError if nothing tells whether the first line holds names."""
+        """Raise InputError if it is ambiguous whether the first line holds names."""
         return None
 
     def check_features(self, names: list[str]) -> None:
-        """Raise InputError if some columns cannot be features."""
+        """Raise InputError if any of the given columns cannot be features."""
         return None
 
     def check_whole(self, columns: list[str]) -> None:
-        """Raise InputError for a whole number beyond 2^53 in the batch that was read last."""
+        """Raise InputError if the batch read last contains an integer beyond 2^53."""
         return None
 
     def written(self, column: str) -> Iterator[list[str]]:
-        """Yield the values of a column as texts."""
+        """Yield the values of a column as lists of strings."""
         for batch in self.read([column], _ROWS):
             yield [str(value) for value in batch.column(0).to_pylist()]
 
     def estimated_rows(self) -> int | None:
-        """Return about how many rows there are; None if nothing tells."""
+        """Return an estimate of the number of rows; None if unknown."""
         return self.n_rows
 
     def content_of(self, column: str) -> str:
-        """Return what a column that holds no numbers holds, in words."""
+        """Return a description of the content of a non-numeric column."""
         if column in self.folders:
             return f"text (its folder is '{column}={self.folders[column]}')"
         return str(self.schema.field(column).type)
@@ -164,29 +167,29 @@ class Table(ABC):
         return pa.chunked_array([batch.column(0) for batch in self.read([name], _ROWS)], kind)
 
     def distinct(self, column: str) -> Iterator[Any]:
-        """Yield the values of a column, each once in a batch."""
+        """Yield the values of a column, without duplicates within a batch."""
         for batch in self.read([column], _ROWS):
             yield from _as_pandas(batch.column(0)).dropna().unique()
 
     def values(self, name: str) -> np.ndarray:
-        """Return all values of a column: of its own type if all are numbers, else objects."""
+        """Return all values of a column, as objects unless it is numeric and has no nulls."""
         column = self.column(name)
         if kind_of(column.type) == "number" and not column.null_count:
             return np.asarray(column.to_numpy())
         return np.asarray(column.to_pandas().astype(object))
 
     def count_rows(self) -> int:
-        """Return how many rows there are, if need be by reading them."""
+        """Return the number of rows, reading them if necessary."""
         if self.n_rows is not None:
             return self.n_rows
         return sum(batch.num_rows for batch in self.batches(self.schema.names[:1], _ROWS))
 
     def first_rows(self, count: int) -> Iterator[Any]:
-        """Yield the first rows of all columns with a kind, some columns at a time."""
+        """Yield the first rows of all columns of a supported kind, a group of columns at a time."""
         import pyarrow as pa
 
         names = [field.name for field in self.schema if kind_of(field.type) is not None]
-        held = 0 if self.is_text else self.held_bytes(names)  # which parses all columns anyway
+        held = 0 if self.is_text else self.held_bytes(names)  # text: all columns are parsed anyway
         step = max(1, min(len(names), len(names) * _FIRST_BYTES // max(1, held)))
         for start in range(0, len(names), step):
             some = names[start : start + step]
@@ -207,30 +210,30 @@ def set_features(
     dropped_by: str = "",
     in_folders: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Column]:
-    """Set what a source says of its features; return the columns of a table that are features.
+    """Set the feature attributes of a source; return the table columns that become features.
 
     Parameters
     ----------
     source : Source
     columns : list of Column
-        All that the table has, but for ids that it names itself.
+        All columns of the table, except those that it marks as row ids itself.
     roles : Roles
     named : bool
         Whether the features have names.
     distinct : callable
-        ``distinct(name)`` yields the different values of a category, some several times.
+        ``distinct(name)`` yields the distinct values of a category; duplicates are allowed.
     content_of : callable
-        ``content_of(name)`` is what a column holds, in words.
+        ``content_of(name)`` returns a description of a column's content.
     check : callable
         ``check(names)`` raises for columns that cannot be features.
     dropped_by : str, default=""
     in_folders : mapping, default={}
-        Columns whose values are names of folders: no row is read for them.
+        Columns whose values come from folder names, without reading rows.
 
     Raises
     ------
     InputError
-        If columns that would be features are of another kind than numbers, and not encoded.
+        If columns that would be features are neither numeric nor encoded.
     """
     uri = source.uri
     kept = [columns[j] for j in roles.features([column.name for column in columns], uri)]
@@ -269,7 +272,7 @@ def set_features(
 
 
 class TableSource(Source):
-    """The numbers of a table, and what the settings make of its other columns."""
+    """The numeric columns of a table, and its other columns as encoded by the settings."""
 
     is_table = True
 
@@ -285,7 +288,7 @@ class TableSource(Source):
         known = table.n_rows is not None and roles.partitions is None
         self.n_samples = table.n_rows
         check_shape(((table.n_rows or 0) if known else 2, len(fields)), uri)
-        if roles.columns is not None:  # names that are not there without a header
+        if roles.columns is not None:  # names exist only with a header
             table.check_header()
         self._columns = set_features(
             self, [_column(field, roles.encoding) for field in fields], roles, named=table.named,
@@ -301,7 +304,7 @@ class TableSource(Source):
 
     @property
     def estimated_samples(self) -> int | None:
-        """Rows, or about as many."""
+        """Number of rows, or an estimate."""
         return self._table.estimated_rows()
 
     def iter_index(self) -> Iterator[list[str]]:
@@ -310,11 +313,11 @@ class TableSource(Source):
             yield from self._table.written(self.index)
 
     def read_column(self, name: str) -> Any:
-        """Return a column of all rows."""
+        """Return the values of a column for all rows."""
         return self._table.values(name)
 
     def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
+        """Yield consecutive dense blocks of at most ``rows`` rows; nulls become NaN."""
         size = min(rows, max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize)))
         first = 0
         for batch in self._table.read([column.name for column in self._columns], size):
@@ -324,7 +327,7 @@ class TableSource(Source):
                 yield block
 
     def _block(self, batch: Any, first_row: int) -> np.ndarray:
-        """Return the features of a batch."""
+        """Return the features of a batch as a dense array."""
         parts = []
         places = enumerate(self._columns)
         for is_plain, group in groupby(places, lambda place: place[1].is_plain):
@@ -345,7 +348,7 @@ class TableSource(Source):
 
 
 def index_columns(schema: Any, uri: str) -> Sequence[str]:
-    """Return the columns in which pandas has put its index, as it notes in a schema."""
+    """Return the columns that hold the pandas index, according to the schema's pandas metadata."""
     with refusing(f"{uri} is damaged, its note of pandas", ValueError, AttributeError):
         names = (schema.pandas_metadata or {}).get("index_columns", [])
         if not isinstance(names, list):
@@ -354,7 +357,7 @@ def index_columns(schema: Any, uri: str) -> Sequence[str]:
 
 
 def kind_of(kind: Any) -> str | None:
-    """Return what columns of an Arrow type hold: numbers, what can be encoded, or None.
+    """Return the kind of the columns of an Arrow type; None if it is not supported.
 
     Returns
     -------
@@ -362,7 +365,7 @@ def kind_of(kind: Any) -> str | None:
     """
     import pyarrow.types as types
 
-    kind = getattr(kind, "storage_type", kind)  # of an extension, such as a tensor
+    kind = getattr(kind, "storage_type", kind)  # of an extension type, such as a tensor
     if types.is_boolean(kind):
         return "boolean"
     if types.is_date(kind) or types.is_timestamp(kind):
@@ -377,11 +380,11 @@ def kind_of(kind: Any) -> str | None:
 
 
 def _column(field: Any, encoding: Encoding) -> Column:
-    """Return a column of an Arrow table, which is not encoded yet."""
+    """Return the description of a column of an Arrow table, not encoded yet."""
     import pyarrow.types as types
 
     content, size, kind = getattr(field.type, "storage_type", field.type), 1, kind_of(field.type)
-    if types.is_null(content):  # a part may have no value that others have
+    if types.is_null(content):  # a part may be all null in a column that has values in other parts
         kind = (encoding.kinds or {}).get(field.name, kind)
     if kind == "list":
         size, content = content.list_size, content.value_type
@@ -392,7 +395,7 @@ def _column(field: Any, encoding: Encoding) -> Column:
 
 
 def _numbers(batch: Any, dtype: np.dtype, uri: str, first_row: int) -> np.ndarray:
-    """Return columns of numbers as floats; Arrow refuses whole numbers that it would round."""
+    """Return numeric columns as floats; Arrow rejects integers that it would have to round."""
     import pyarrow as pa
 
     kind = pa.from_numpy_dtype(dtype)
@@ -411,12 +414,14 @@ def _numbers(batch: Any, dtype: np.dtype, uri: str, first_row: int) -> np.ndarra
 
 
 def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
-    """Return a batch whose decimals are the nearest floats; Arrow's cast may be one digit off.
+    """Return a batch with decimals converted to the nearest floats.
+
+    They are converted through strings, since Arrow's direct cast may be off by one digit.
 
     Raises
     ------
     InputError
-        For a whole number beyond 2^53.
+        If an integer is beyond 2^53.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -436,7 +441,7 @@ def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
 
 
 def _check_values(batch: Any, uri: str, first_row: int) -> None:
-    """Raise InputError for damage, and for texts that are too long, or no UTF-8, by row."""
+    """Raise InputError if a batch is damaged, or holds strings that are too long or not UTF-8."""
     import pyarrow as pa
 
     with refusing(f"{uri} is damaged", pa.ArrowException):
@@ -446,7 +451,7 @@ def _check_values(batch: Any, uri: str, first_row: int) -> None:
             continue
         readable = True
         with refusing(f"{uri} is damaged, column {name!r}", pa.ArrowException):
-            try:  # before anything else: damaged values may end the process
+            try:  # first of all: damaged values may crash the process
                 values.validate(full=True)
             except pa.ArrowInvalid as error:
                 if "UTF8" not in str(error):
@@ -473,7 +478,10 @@ def _check_values(batch: Any, uri: str, first_row: int) -> None:
 
 
 def _size_of_texts(values: Any) -> int:
-    """Return the bytes of texts once each row has its own: few long ones pack well."""
+    """Return the size of strings in bytes with dictionaries decoded.
+
+    A dictionary of few long strings may be small while the decoded column is huge.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -486,7 +494,7 @@ def _size_of_texts(values: Any) -> int:
 
 
 def _as_stored(batch: Any, kinds: list[Any]) -> Any:
-    """Return a batch whose texts were read as they are packed with the types of its columns."""
+    """Return a batch whose dictionary-encoded strings are cast to the column types."""
     import pyarrow as pa
 
     arrays = [
@@ -497,14 +505,17 @@ def _as_stored(batch: Any, kinds: list[Any]) -> Any:
 
 
 def _may_be_rounded(block: np.ndarray) -> bool:
-    """Say whether a number is so large that whole ones near it are not all floats."""
-    if -EXACT < block.min() and block.max() < EXACT:  # not if one is NaN
+    """Return True if a value is so large that not every integer near it is a float64."""
+    if -EXACT < block.min() and block.max() < EXACT:  # skipped if a value is NaN
         return False
     return bool(((block >= EXACT) | (block <= -EXACT)).any())
 
 
 def _as_pandas(values: Any) -> Any:
-    """Return Arrow values as a Series; pandas knows no categories that are null or come twice."""
+    """Return Arrow values as a pandas Series.
+
+    Dictionaries with nulls or duplicates are decoded, since pandas categories allow neither.
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):
@@ -515,7 +526,7 @@ def _as_pandas(values: Any) -> Any:
 
 
 def _lists(values: Any, name: str, uri: str, first_row: int) -> np.ndarray:
-    """Return lists of one size as rows; a list that is missing is NaN in all of them."""
+    """Return fixed-size lists as rows; a missing list becomes a row of NaN."""
     import pyarrow as pa
 
     values = getattr(values, "storage", values)
@@ -530,7 +541,7 @@ def _lists(values: Any, name: str, uri: str, first_row: int) -> np.ndarray:
 
 
 def typed(texts: Sequence[str | None]) -> Any:
-    """Return texts as an Arrow array of numbers, booleans or dates if all of them are such."""
+    """Return strings as an Arrow array, cast to numbers, booleans or dates if all can be."""
     import pyarrow as pa
 
     array = pa.array(texts, pa.string())
@@ -541,7 +552,7 @@ def typed(texts: Sequence[str | None]) -> Any:
 
 
 def write_batches(selected: Any, open_writer: Callable[[Any], Any]) -> None:
-    """Write the selected columns by a writer of Arrow, which is opened with their schema."""
+    """Write the selected columns with an Arrow writer, opened with their schema."""
     batches = selected.batches()
     first = next(batches)
     with open_writer(first.schema) as writer:

@@ -1,8 +1,8 @@
 """Append rows to a store: written and checked beside it, then committed by one file.
 
-The new chunks, and the last one if it was not full, are written into a folder beside the store.
-Then their files are moved into it, which changes none of its rows; its metadata, which say how
-many rows count, come last and replace the old ones at once.
+The new chunks, including the former last one if it was not full, are written to a folder beside the
+store. Then their files are moved into the store, which changes none of its rows. Its metadata,
+which give the number of committed rows, are replaced last, atomically.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ def append_rows(matrix: Source, store: Location, missing: str, memory_limit: int
     store : Path or ObjectPath
     missing : {"error", "zero", "drop_rows"}
     memory_limit : int
-        Resident size that this process may reach, in bytes.
+        Maximum resident size of this process, in bytes.
 
     Returns
     -------
     report : IngestReport
-        Of the store, and of what was done to the new rows.
+        Report on the whole store, with the values filled and rows dropped among the new rows.
 
     Raises
     ------
     InputError
-        If the rows do not go with those of the store; it has its former rows then.
+        If the rows do not match those of the store, which then keeps its former rows.
     StorageError
-        If writing fails; it has its former rows then.
+        If writing fails; the store then keeps its former rows.
     MemoryLimitError
-        If a chunk of the store, or what the source holds, does not fit the limit.
+        If a chunk of the store, or what the source holds in memory, exceeds the limit.
     RunLockedError
-        If another process appends to it.
+        If another process is appending to the store.
     """
     if not is_store(store):
         raise InputError(
@@ -147,11 +147,11 @@ def _append(
             _move_chunks(partial / name / "c", store / name / "c", n_full)
             about = read_metadata(store / name)
             _write_metadata(store / name, {**about, "shape": [total, *about["shape"][1:]]})
-        if len(left_out):  # the first of them are those that were there
+        if len(left_out):  # the old numbers come first
             _move_chunks(partial / "dropped" / "c", store / "dropped" / "c", 0)
             _write_metadata(store / "dropped", read_metadata(partial / "dropped"))
         lease.check()
-        group.pop("consolidated_metadata", None)  # which would have the former shapes
+        group.pop("consolidated_metadata", None)  # it would hold the former shapes
         _write_metadata(store, {**group, "attributes": kept})
     return replace(
         report,
@@ -163,19 +163,19 @@ def _append(
 
 
 def _chunk_of(array: Location) -> list[int]:
-    """Return the rows of a chunk of an array; nothing where there is none."""
+    """Return the rows per chunk of an array in a list, which is empty if there is no array."""
     with suppress(FileNotFoundError):
         return [int(read_metadata(array)["chunk_grid"]["configuration"]["chunk_shape"][0])]
     return []
 
 
 def _sources(attributes: dict[str, Any], n_samples: int) -> list[Any]:
-    """Return what rows with these attributes are of: sources, and rows of each."""
+    """Return the sources recorded in a store's attributes, with the number of rows of each."""
     return attributes.get("sources") or [[attributes["source"], n_samples]]
 
 
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
-    """Raise InputError unless rows of a matrix can be appended to those of a store."""
+    """Raise InputError unless the rows of a matrix can be appended to a store."""
     why, cure, uris = "", "", [part.uri for part in sources_in(matrix)]
     if matrix.sparse or stored.sparse:
         why, cure = "sparse rows cannot be appended", "Ingest all sources as a list"
@@ -198,7 +198,7 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
 
 
 def _move_chunks(new: Location, old: Location, first: int) -> None:
-    """Give files of chunks their places in the store; the last old one is replaced at once."""
+    """Move chunk files into the store; the old last chunk is replaced atomically."""
     for name in files_below(new):
         number, _, rest = name.partition("/")
         place = old / str(int(number) + first)

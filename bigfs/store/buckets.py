@@ -1,9 +1,9 @@
-"""Connections to buckets: credentials, requests that are made again, errors in words.
+"""Connections to buckets: credentials, retried requests, readable errors.
 
-Credentials, region and endpoint come from the environment or from ~/.aws and stay inside
-obstore. A request that fails is made again, with growing pauses, for up to a minute, and so is
-one whose answer is cut off; then it is a `StorageError`. An answer whose bytes are not those that
-were written is asked for again, a few times.
+Credentials, region and endpoint come from the environment or from ~/.aws and stay inside obstore. A
+request that fails, or whose response is cut off, is retried with increasing pauses for up to a
+minute; then `StorageError` is raised. A response whose bytes differ from those written is requested
+again a few times.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 60.0
 _RETRY = "BIGFS_STORAGE_RETRY_SECONDS"
 HURRIED_SECONDS = 3.0
-# Beginnings of the variables that say where a bucket is, and with what rights.
+# Prefixes of the environment variables that configure location of and access to buckets.
 _TOLD_BY = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT", "HOME")
 _patience: ContextVar[float] = ContextVar("bigfs_patience", default=math.inf)
-# Answers with other bytes than those that were written, before it is no accident.
+# Number of corrupted responses after which corruption is no longer considered accidental.
 _DAMAGED_ANSWERS = 5
 _CHECKSUM_BYTES = 4
 T = TypeVar("T")
@@ -50,23 +50,26 @@ def obstore_package() -> Any:
 
 
 def hurried() -> AbstractContextManager[None]:
-    """Give up on requests of this thread soon: it cleans up, and the next run would, too."""
+    """Give up soon on failing requests of this thread.
+
+    It only cleans up, which the next run would do too.
+    """
     return set_within(_patience, HURRIED_SECONDS)
 
 
 def server_of(path: ObjectPath) -> tuple[str, str, str | None]:
-    """Return what tells buckets apart: their names, and the server."""
+    """Return a key that identifies a bucket: scheme, name and server."""
     return path.scheme, path.bucket, os.environ.get("AWS_ENDPOINT_URL")
 
 
 def client(scheme: str, bucket: str) -> Any:
-    """Return the client of a bucket in this process, with what the environment says."""
+    """Return this process's client of a bucket, configured from the environment."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_TOLD_BY)}
     return _client(scheme, bucket, _patience_seconds(), frozenset(environment.items()))
 
 
 def _patience_seconds() -> float:
-    """Return how long a request of this thread is tried again."""
+    """Return the number of seconds for which a request of this thread is retried."""
     given = os.environ.get(_RETRY, str(RETRY_SECONDS))
     try:
         seconds = float(given)
@@ -81,10 +84,10 @@ def _patience_seconds() -> float:
 def _client(
     scheme: str, bucket: str, seconds: float, environment: frozenset[tuple[str, str]]
 ) -> Any:
-    """Open a bucket once per process for the same environment."""
+    """Open a bucket, once per process and environment."""
     obstore = obstore_package()
     options: dict[str, Any] = {
-        # Only an endpoint that is spelled http:// is asked without encryption.
+        # Requests are unencrypted only if the endpoint is given as http://.
         "client_options": {
             "allow_http": True,
             "connect_timeout": "10s",
@@ -107,14 +110,14 @@ def _client(
 
 
 def _authority() -> dict[str, str]:
-    """Return the certificates that are trusted beside those of the system."""
+    """Return the certificates to trust in addition to those of the system."""
     file = os.environ.get("AWS_CA_BUNDLE")
     with refusing("AWS_CA_BUNDLE cannot be read", OSError, ValueError, cure=""):
         return {"root_certificate": Path(file).read_text()} if file else {}
 
 
 def _has_profile() -> bool:
-    """Say whether the credentials are those of ~/.aws: the environment comes first."""
+    """Return True if the credentials are those of ~/.aws; the environment takes precedence."""
     named = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
     if any(os.environ.get(name) for name in named):
         return False
@@ -124,7 +127,7 @@ def _has_profile() -> bool:
 
 
 def _profile() -> dict[str, Any]:
-    """Return how obstore gets the credentials and the region of ~/.aws."""
+    """Return options with which obstore gets credentials and region from ~/.aws."""
     what = "the credentials in ~/.aws are read by boto3"
     with installed(what, "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         import boto3
@@ -137,11 +140,13 @@ def _profile() -> dict[str, Any]:
 
 
 class DamagedError(OSError):
-    """An answer whose bytes are not those that were written."""
+    """A response whose bytes differ from those that were written."""
 
 
 def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
-    """Make a request, again if its answer is cut off or damaged; obstore repeats the others.
+    """Make a request and retry it if the response is cut off or damaged.
+
+    Other failures are retried by obstore.
 
     Raises
     ------
@@ -167,17 +172,17 @@ def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
 
 
 def sealed(content: bytes) -> bytes:
-    """Return bytes with their CRC-32C behind them."""
+    """Return bytes followed by their CRC-32C."""
     return content + _crc(content)
 
 
 def unsealed(content: bytes) -> bytes:
-    """Return bytes without the CRC-32C behind them.
+    """Return the bytes before a trailing CRC-32C, after checking it.
 
     Raises
     ------
     DamagedError
-        If they are not those that were written.
+        If the checksum does not match.
     """
     if _crc(content[:-_CHECKSUM_BYTES]) != content[-_CHECKSUM_BYTES:]:
         raise DamagedError("checksums of its content do not match")
@@ -191,18 +196,18 @@ def _crc(content: bytes) -> bytes:
 
 
 def check_answer(content: bytes, e_tag: str | None, former: set[str]) -> None:
-    """Raise DamagedError unless the bytes of an object are proved to be those that were written.
+    """Raise DamagedError if the bytes of an object are shown to differ from those written.
 
-    A CRC-32C at their end proves it, or an entity tag that is their MD5. Buckets that encrypt with
-    keys of their users have other tags of that form: two answers have to agree. Entity tags of
-    other forms prove nothing.
+    Bytes are verified by a CRC-32C at their end, or by an entity tag that is their MD5. Buckets
+    that encrypt with keys of their users have tags of the same form that are not the MD5, so two
+    equal responses are accepted as well. Entity tags of other forms allow no check.
 
     Parameters
     ----------
     content : bytes
     e_tag : str or None
     former : set of str
-        Digests of the former answers of the same request, which this one joins.
+        Digests of the former responses to the same request; the digest of a mismatch is added.
     """
     if _crc(content[:-_CHECKSUM_BYTES]) == content[-_CHECKSUM_BYTES:]:
         return
@@ -215,14 +220,14 @@ def check_answer(content: bytes, e_tag: str | None, former: set[str]) -> None:
 
 @contextmanager
 def requests(path: ObjectPath, verb: str) -> Iterator[None]:
-    """Turn the failures of obstore into ours, without what may be in its own messages.
+    """Convert exceptions of obstore into ours, without the secrets its messages may contain.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such object.
+        If there is no such object or bucket.
     StorageError
-        If the bucket refuses, or still fails after all attempts.
+        If the request is refused, or still fails after all attempts.
     """
     errors = obstore_package().exceptions
     try:
@@ -241,7 +246,7 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
         ) from None
 
 
-# What S3 and Azure call their refusals, and what helps.
+# Remedies for the error codes of S3 and Azure.
 _KEY = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws, here and on every worker"
 _TOKEN = "the session token has expired: get another one, such as by 'aws sso login'"
 _REGION = "the bucket is in another region: set AWS_REGION"
@@ -255,7 +260,7 @@ _CURES = {
     "AuthorizationHeaderMalformed": _REGION,
     "PermanentRedirect": _REGION,
     "AuthenticationFailed": "the key or the clock of this machine is wrong",
-    # Answers without a text, such as those of HEAD.
+    # Responses without a body, such as those to HEAD.
     "403 Forbidden": f"access is denied: {_KEY}, and the clock of this machine",
     "401 Unauthorized": f"access is denied: {_KEY}",
     "400 Bad Request": f"often {_TOKEN}; or {_REGION}",
@@ -264,14 +269,14 @@ _CURES = {
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed and what to do, in words and without addresses."""
+    """Return a message on why a request failed and what to do, without addresses."""
     if isinstance(error, DamagedError):
         return (
             f"{error}, {_DAMAGED_ANSWERS} times. Use https://, which protects answers; what was "
             "written damaged is done again with --fresh"
         )
     text = str(error)
-    if "169.254.1" in text:  # where the credentials of a machine or a container are asked for
+    if "169.254.1" in text:  # metadata service with the credentials of a machine or container
         return f"there are no credentials: {_KEY}"
     if "InvalidCertificate" in text:
         return (

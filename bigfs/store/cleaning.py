@@ -1,4 +1,4 @@
-"""Values of a matrix on their way into a store: refused, filled, or their rows left out."""
+"""Cleaning of values on their way into a store: rejected, filled, or their rows dropped."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from bigfs.store.values import (
     values_of,
 )
 
-# The policy of copies that are read once: NaN stays.
+# The policy for internal copies of data that can be read only once: NaN is kept.
 KEEP = "keep"
 
 
 class Cleaner:
-    """Checks every value, and fills or drops NaN as the policy says.
+    """Check every value, and fill or drop NaN according to the policy.
 
     Parameters
     ----------
     matrix : Source
-        Blocks of a sparse one stay sparse.
+        Source of the blocks; sparse blocks stay sparse.
     missing : {"error", "mean", "zero", "drop_rows", "keep"}
     rows : int
-        Rows read at a time.
+        Number of rows read at a time.
     """
 
     def __init__(self, matrix: Source, missing: str, rows: int) -> None:
@@ -45,27 +45,27 @@ class Cleaner:
         self._dropped: list[np.ndarray] = []
         self.n_read = self.filled = self.dropped = 0
         self._fill: np.ndarray | None = None
-        self._sums: list[str] | None = None  # of the blocks as they were read for the means
+        self._sums: list[str] | None = None  # checksums of the blocks when read for the means
         if missing == "mean":
             self._fill, self._sums = self._means()
 
     def clean(self) -> Iterator[Any]:
-        """Yield the blocks without NaN."""
+        """Yield the cleaned blocks."""
         for i, block in enumerate(self._matrix.iter_rows(self._rows)):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
             cleaned = block if all_usable(values_of(block)) else self._mended(block)
             self.n_read += block.shape[0]
-            del block  # nor is it held while the next one is read
+            del block  # not held while the next block is read
             yield cleaned
             del cleaned
 
     def dropped_positions(self) -> list[int]:
-        """Return which rows were dropped."""
+        """Return the positions of the dropped rows."""
         return np.concatenate(self._dropped).tolist() if self._dropped else []
 
     def _mended(self, block: Any) -> Any:
-        """Return a block without NaN, or raise at the first value that must not be there."""
+        """Return a block with NaN handled; raise an error at the first invalid value."""
         values = values_of(block)
         nan = np.isnan(values)
         bad = ~usable(values)
@@ -92,7 +92,7 @@ class Cleaner:
         return as_block(mended, block.dtype)
 
     def _means(self) -> tuple[np.ndarray, list[str]]:
-        """Return the means of the columns without NaN, and the blocks' checksums: one read."""
+        """Return the column means, ignoring NaN, and the checksums of the blocks, in one pass."""
         d, sums = self._matrix.n_features, []
         total, count = np.zeros(d), np.zeros(d, dtype=np.int64)
         with track("column means", self._matrix.n_samples, "rows") as progress:
@@ -121,7 +121,7 @@ class Cleaner:
 
 
 def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
-    """Yield the ids of all rows that were not dropped."""
+    """Yield the ids of the rows that were not dropped."""
     left_out, row = set(dropped), 0
     for piece in matrix.iter_index():
         yield [text for i, text in enumerate(piece, row) if i not in left_out]
@@ -129,7 +129,7 @@ def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
 
 
 def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
-    """Return the error for a value that cannot be used."""
+    """Return the error for an unusable value."""
     shown, cure = str(value), INFINITE if np.isinf(value) else TOO_LARGE
     if np.isnan(value):
         shown, cure = "NaN", MISSING
@@ -145,5 +145,5 @@ def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
 
 
 def _named(matrix: Source, column: int) -> str:
-    """Return the name of a column in brackets, if it has one."""
+    """Return the name of a column in parentheses; empty if it has none."""
     return f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""

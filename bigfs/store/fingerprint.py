@@ -1,4 +1,4 @@
-"""Keys of the content of inputs, and detection of changes while an input is read."""
+"""Content fingerprints of inputs, and detection of changes while an input is read."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from bigfs.store.objects import ObjectPath
 from bigfs.store.several import flattened, sources_of
 
 _PIECE_BYTES = 2**16
-# At most 1 MiB of a file is sampled, and 4 MiB of a folder.
+# Number of pieces sampled: at most 1 MiB of a file and 4 MiB of a folder.
 _FILE_PIECES = 16
 _FOLDER_PIECES = 64
 
 
 def fingerprint(uri: str) -> str:
-    """Return a key of an input's content.
+    """Return a fingerprint of an input's content.
 
-    A file or folder is known by names, sizes, times of modification and a sample of the content:
-    files of up to 1 MiB whole, of larger ones 16 pieces of 64 KiB from the first to the last; of
-    a folder 64 such pieces, and all of its ``zarr.json``, in which a store of ours has its
-    checksums. Objects in a bucket are known by their entity tags, a set of scikit-learn's by its
-    name and version; several sources as one by all of theirs, in order. What it cannot see is a
-    change between the pieces that keeps the size and the time.
+    A file or folder is identified by names, sizes, modification times and a sample of its content:
+    files of up to 1 MiB as a whole, larger ones by 16 evenly spaced pieces of 64 KiB, a folder by
+    64 such pieces and its whole ``zarr.json``, in which a store of ours keeps its checksums.
+    Objects in a bucket are identified by their entity tags, scikit-learn datasets by name and
+    version, and several sources by all of theirs, in order. A change between the sampled pieces
+    that preserves size and modification time is not detected.
 
     Raises
     ------
     InputError
-        If there is nothing at the path, or it cannot be read.
+        If the path does not exist or cannot be read.
     """
     refuse_object(uri)
     try:
@@ -52,7 +52,7 @@ def fingerprint(uri: str) -> str:
 
 
 def fingerprint_of_rows(blocks: Iterable[Any], names: Sequence[str] | None) -> str:
-    """Return a key of the content of an object: its features' names and all blocks.
+    """Return a fingerprint of an in-memory matrix, from its feature names and all blocks.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ def fingerprint_of_rows(blocks: Iterable[Any], names: Sequence[str] | None) -> s
     read = hashlib.sha256()
     for block in blocks:
         parts: tuple[Any, ...] = (block,)
-        if hasattr(block, "indptr"):  # whatever the type of its positions
+        if hasattr(block, "indptr"):  # independent of the index dtype
             parts = (block.data, block.indices.astype(np.int64), block.indptr.astype(np.int64))
         for part in parts:
-            read.update(str((part.dtype.str, part.shape)).encode())  # h5py types print otherwise
+            read.update(str((part.dtype.str, part.shape)).encode())  # h5py dtypes print differently
             read.update(np.ascontiguousarray(part).data)
     return _digest([read.hexdigest(), None if names is None else list(names)])
 
 
 def refuse_object(uri: str) -> None:
-    """Raise InputError if a URI stands for an object that a run was handed."""
+    """Raise InputError if a URI refers to an in-memory object that was passed to a run."""
     if uri.startswith(OBJECT):
         raise InputError(
             f"{uri} is an object of the Python session that ran it, from which neither data nor "
@@ -80,19 +80,19 @@ def refuse_object(uri: str) -> None:
 
 
 class Watch:
-    """Notices that a file or folder changes while it is read.
+    """Detector of changes of a file or folder while it is read.
 
-    It sees what `fingerprint` sees and, on a local disk, the time of the last change of any kind,
-    which no program can set back.
+    It detects what `fingerprint` detects and, on a local disk, also compares the status change time
+    (ctime), which programs cannot set back.
 
     Parameters
     ----------
     place : Path, ObjectPath or str
-        What is about to be opened; a text may stand for several sources.
+        Location about to be opened; a string may refer to several sources.
     """
 
     def __init__(self, place: Location | str) -> None:
-        # Copies of it may be asked in another working directory.
+        # Absolute, since copies may be used in another working directory.
         self._place = place if isinstance(place, str) else place.absolute()
         self._opened = _stamps(place)
         self._rows: tuple[int, str | None] | None = None
@@ -106,7 +106,7 @@ class Watch:
             self._begun = _digest(_state_of(self._place, with_change=True))
 
     def check(self) -> None:
-        """Raise InputError if the content is another than when it was opened."""
+        """Raise InputError if the content has changed since it was opened."""
         try:
             unchanged = _stamps(self._place) == self._opened
             if unchanged and self._begun is not None:
@@ -121,7 +121,7 @@ class Watch:
             raise changed(short_name(str(self._place)))
 
     def _only_grew(self) -> bool:
-        """Say whether it is a store of ours that has its former rows, whatever comes after them."""
+        """Return True if it is a store of ours to which rows were at most appended."""
         if self._rows is None or isinstance(self._place, str):
             return False
         rows, key = self._rows
@@ -130,7 +130,7 @@ class Watch:
 
 
 def changed(uri: str) -> InputError:
-    """Return the error for an input that is another one at the end than at the beginning."""
+    """Return the error for an input that changed while it was read."""
     return InputError(
         f"{uri} changed while it was read: its size, time or content differs from that at the "
         "start. No copy was kept. Run again when no program writes to it."
@@ -138,7 +138,7 @@ def changed(uri: str) -> InputError:
 
 
 def _stamps(place: Location | str) -> Any:
-    """Return the versions of all sources that a text stands for, or of one place."""
+    """Return the version stamps of all sources that a URI refers to, or of one location."""
     if not isinstance(place, str):
         return _stamp(place)
     return [
@@ -148,9 +148,9 @@ def _stamps(place: Location | str) -> Any:
 
 
 def _stamp(place: Location) -> tuple[Any, ...] | None:
-    """Return the version of a place from one stat call, None for a folder in a bucket.
+    """Return the version stamp of a location from one stat call; None for a folder in a bucket.
 
-    It is None too of what is not there, which is said where it is opened.
+    It is also None if nothing exists there, which is reported when it is opened.
     """
     try:
         if isinstance(place, ObjectPath):
@@ -162,7 +162,7 @@ def _stamp(place: Location) -> tuple[Any, ...] | None:
 
 
 def _state_of(place: Location | str, with_change: bool = False) -> Any:
-    """Return all that is known of the content of a place, or of all that a text stands for."""
+    """Return the content state of a location, or of all sources that a URI refers to."""
     if not isinstance(place, str):
         return _state(place, with_change)
     if place.startswith("sklearn:"):
@@ -179,7 +179,7 @@ def _state_of(place: Location | str, with_change: bool = False) -> Any:
 
 
 def _state(place: Location, with_change: bool = False) -> Any:
-    """Return all that is known of the content, to be hashed."""
+    """Return the content state of a location, to be hashed."""
     n_chunks, there = count_chunks(place), files_below(place)
     names = [name for name in there if not uncommitted(name, n_chunks)]
     if isinstance(place, ObjectPath):
@@ -204,7 +204,7 @@ def _times(path: Path, with_change: bool) -> tuple[int, ...]:
 
 
 def _sample(files: list[Path], metadata: Path | None = None) -> str:
-    """Return a hash of pieces of the files, the same ones for the same names and sizes."""
+    """Return a hash of sampled pieces of the files, chosen by number and sizes of the files."""
     digest = hashlib.sha256()
     chosen = [files[i] for i in _spread(len(files) - 1, _FOLDER_PIECES)]
     pieces = max(1, min(_FILE_PIECES, _FOLDER_PIECES // max(1, len(chosen))))
@@ -218,7 +218,7 @@ def _sample(files: list[Path], metadata: Path | None = None) -> str:
                 for start in starts:
                     file.seek(start)
                     digest.update(file.read(_PIECE_BYTES))
-        except PermissionError:  # whoever opens it says so; in a folder it may be none of X
+        except PermissionError:  # reported when it is opened; in a folder it may not be part of X
             continue
     if metadata is not None and metadata.is_file():
         digest.update(metadata.read_bytes())
@@ -226,7 +226,7 @@ def _sample(files: list[Path], metadata: Path | None = None) -> str:
 
 
 def _spread(last: int, count: int) -> list[int]:
-    """Return up to ``count`` whole numbers from 0 to ``last``, evenly spread, with both ends."""
+    """Return up to ``count`` evenly spaced integers from 0 to ``last``, including both ends."""
     if last < count:
         return list(range(last + 1))
     return [0] if count == 1 else [i * last // (count - 1) for i in range(count)]

@@ -1,8 +1,8 @@
-"""Stores that grow at their end: the rows that count, and what proves that old rows are the same.
+"""Stores that rows are appended to: committed rows, and proof that old rows are unchanged.
 
-The attributes of a store are its commit: ``n_samples`` says how many rows of ``X`` count, and
-``appends`` has, for every time that rows were added, how many there were before and the checksum
-that the last chunk had if it was not full. So the checksums of any former state are known.
+Writing the attributes of a store is its commit: ``n_samples`` is the number of committed rows of
+``X``, and ``appends`` holds, for every append, the number of rows before it and the former checksum
+of the last chunk if that was not full. So the checksums of any former state are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bigfs.core.paths import parse_json
 from bigfs.store.location import METADATA_BYTES, Location, files_below, read_small, zarr_store
 from bigfs.store.values import checksum
 
-# Attributes that appended rows change.
+# Attributes that change when rows are appended.
 _GROWING = (
     "checksums", "n_samples", "appends", "sources", "dropped", "filled_values", "dropped_rows",
 )  # fmt: skip
@@ -31,7 +31,7 @@ def read_metadata(node: Location) -> dict[str, Any]:
     Raises
     ------
     ValueError, OSError
-        If there are none.
+        If the metadata are missing or invalid.
     """
     metadata = parse_json(read_small(node / "zarr.json", METADATA_BYTES))
     if not isinstance(metadata, dict):
@@ -40,12 +40,12 @@ def read_metadata(node: Location) -> dict[str, Any]:
 
 
 def count_rows(store: Location) -> int | None:
-    """Return the rows of a dense store of ours; None for anything else.
+    """Return the number of committed rows of a dense store of ours; None for anything else.
 
     Raises
     ------
     StorageError
-        If the storage does not answer.
+        If the storage does not respond.
     """
     try:
         read_metadata(store / "X")
@@ -59,22 +59,22 @@ def count_rows(store: Location) -> int | None:
 def key_of_rows(
     store: Location, n_samples: int, times: Literal["none", "modified", "all"] = "none"
 ) -> str | None:
-    """Return a key of the first rows of a dense store of ours, as it was when it had only these.
+    """Return a key of a dense store of ours in its former state with ``n_samples`` rows.
 
-    It is the same before and after rows are appended.
+    The key is the same before and after rows are appended.
 
     Parameters
     ----------
     store : Path or ObjectPath
     n_samples : int
     times : {"none", "modified", "all"}, default="none"
-        Whether it also depends on sizes of the files of full chunks, and on their times of
-        modification, or on those of any change.
+        Whether the key also depends on sizes and modification times of the files of full chunks
+        ("modified"), or on their status change times too ("all").
 
     Returns
     -------
     key : str or None
-        None if the store never had just so many rows, or is not a dense store of ours.
+        None if the store never had exactly this number of rows, or is not a dense store of ours.
     """
     try:
         group, array = read_metadata(store), read_metadata(store / "X")
@@ -102,10 +102,10 @@ def key_of_rows(
 
 
 def has_last_rows(store: Location, n_samples: int) -> bool:
-    """Say whether the chunk after the full ones still has the values of a store of so many rows.
+    """Return True if the last, partial chunk of a former state still has the same values.
 
-    Its file is another one once rows were appended to it, so its values are compared with the
-    checksum that they had.
+    Appending rows replaces the file of this chunk, so its values are compared with their former
+    checksum.
     """
     import zarr
 
@@ -117,14 +117,14 @@ def has_last_rows(store: Location, n_samples: int) -> bool:
 
 
 def uncommitted(name: str, n_chunks: int | None) -> bool:
-    """Say whether a file below a store is of an append that is not committed.
+    """Return True if a file below a store belongs to an uncommitted append.
 
     Parameters
     ----------
     name : str
-        Relative to the store.
+        Path relative to the store.
     n_chunks : int or None
-        Chunks that count; None where nothing is known of them.
+        Number of committed chunks; None if unknown.
     """
     parts = name.split("/")
     if n_chunks is None or parts[0] not in ("X", "index", "lease.json"):
@@ -134,7 +134,7 @@ def uncommitted(name: str, n_chunks: int | None) -> bool:
 
 
 def count_chunks(store: Location) -> int | None:
-    """Return how many chunks of a dense store of ours count; None for anything else."""
+    """Return the number of committed chunks of a dense store of ours; None for anything else."""
     rows = count_rows(store)
     if rows is None:
         return None
@@ -143,14 +143,14 @@ def count_chunks(store: Location) -> int | None:
 
 
 def _rows_of(attributes: dict[str, Any]) -> int:
-    """Return the rows that count."""
+    """Return the number of committed rows."""
     if "bigfs_store" not in attributes:
         raise ValueError("not a store of ours")
     return int(attributes["n_samples"])
 
 
 def _sums_at(attributes: dict[str, Any], n_now: int, n_samples: int, rows: int) -> list[str] | None:
-    """Return the checksums that a store had when it had so many rows; None if it never had."""
+    """Return the checksums of a store's state with ``n_samples`` rows; None if there was none."""
     sums = list(attributes["checksums"])
     if n_samples == n_now:
         return sums
@@ -161,7 +161,7 @@ def _sums_at(attributes: dict[str, Any], n_now: int, n_samples: int, rows: int) 
 
 
 def _times_of_chunks(array: Location, count: int) -> list[tuple[Any, ...]]:
-    """Return sizes and times of the files of the first chunks."""
+    """Return sizes and times of the files of the first ``count`` chunks."""
     if isinstance(array, Path):
         statuses = [(array / "c" / str(i) / "0").stat() for i in range(count)]
         return [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in statuses]

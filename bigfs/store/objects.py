@@ -179,7 +179,7 @@ class ObjectPath:
         self.write_bytes(text.encode())
 
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
-        """Write the object only if it still is a known version (None: only if it is not there).
+        """Write the object only if it still has the given version (None: only if it is missing).
 
         Raises
         ------
@@ -278,7 +278,7 @@ class ObjectStatus:
         return {name: tag for name, tag in tags.items() if tag is not None}
 
 
-# Servers and buckets already tested: whether entity tags in conditions need their quotes.
+# Servers and buckets already tested: whether entity tags keep their quotes in conditions.
 _quoted: dict[tuple[str, str, str | None], bool] = {}
 
 

@@ -301,7 +301,7 @@ class ChainedSource(Source):
 
     @property
     def layout(self) -> CSRLayout | None:
-        """The smallest blocks of the parts; None if one of them does not know."""
+        """Layout with the fewest rows per block of all parts; None if that of one is unknown."""
         layouts = [part.layout for part in self.parts]
         known = [layout for layout in layouts if layout is not None]
         if len(known) < len(layouts):

@@ -103,8 +103,8 @@ _PART_BYTES = 2**20
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c([/.]\d+)*)")
 # An interrupt that comes sooner is not due to a time limit.
 LONG_SECONDS = 300.0
-# Manifest entry: digest of the results kept when a run was last interrupted after at least this
-# time.
+# Manifest entry: digest of what was kept when a run was last interrupted after LONG_SECONDS or
+# more.
 KEPT = "kept"
 
 

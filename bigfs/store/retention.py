@@ -1,8 +1,8 @@
-"""Dated runs of one series, such as ``nightly-{date}``: the latest is linked, old ones are removed.
+"""Dated runs of one series, such as ``nightly-{date}``: link the latest, remove old ones.
 
-Only finished runs that say in their manifest that they are of the series are ever removed, and
-only under their lease, so that none is taken from a run that is at work on it. What their records
-do not name stays, in a folder that is no run any more.
+Only finished runs whose manifest names the series are ever removed, and only while their lease is
+held, so that no run in progress is affected. Files that their records do not name are kept, in a
+folder that is no longer a run.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ logger = logging.getLogger("bigfs")
 DATE = "{date}"
 LATEST = "latest"
 SERIES = "series"
-# Of a manifest: what run it was updated from, see `bigfs.pipeline.update`.
+# Manifest entry: the run it was updated from, see `bigfs.pipeline.update`.
 UPDATED = "updated_from"
 _SHOWN = 80
 
 
 def finish_series(run: str | Location, series: str, keep: int | None) -> list[str]:
-    """Link the latest finished run of a series and remove the oldest ones.
+    """Link the latest finished run of a series, and remove the oldest runs.
 
     Parameters
     ----------
     run : str, Path or ObjectPath
-        The run that has just finished; it is never removed.
+        The run that just finished; it is never removed.
     series : str
-        Last part of the runs' paths, with ``{date}`` in it.
+        Last part of the runs' paths, containing ``{date}``.
     keep : int or None
-        How many finished runs to keep. None: all.
+        Number of finished runs to keep. None: all.
 
     Returns
     -------
@@ -46,8 +46,9 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
 
     Notes
     -----
-    ``series`` with "latest" for the date is a symbolic link on disk and, in a bucket, an object
-    that holds the address of the latest run. What fails is logged: the run itself is finished.
+    ``series`` with "latest" in place of the date is a symbolic link on disk and, in a bucket, an
+    object that contains the address of the latest run. Failures are only logged, since the run
+    itself is finished.
     """
     run = as_location(run).absolute()
     removed: list[str] = []
@@ -68,13 +69,13 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
 
 
 def followed(place: str | Location) -> Location:
-    """Return the run that a place in a bucket names as the latest, or the place itself."""
+    """Return the run that a "latest" object in a bucket refers to, or else the location itself."""
     place = as_location(place)
     if isinstance(place, Path) or LATEST not in place.name or not place.is_file():
         return place
     try:
         text = place.read_text().strip()
-    except UnicodeDecodeError:  # of data that have the word in their name
+    except UnicodeDecodeError:  # data with this word in its name
         return place
     name = text.rpartition("/")[2]
     if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):
@@ -86,12 +87,12 @@ def followed(place: str | Location) -> Location:
 
 
 def opened_run(path: str | Location) -> RunDirectory:
-    """Return the run directory at a place, with its manifest.
+    """Return the run directory at a location, with its manifest.
 
     Raises
     ------
     InputError
-        If it is none, or its manifest cannot be read.
+        If it is not a run directory, or its manifest cannot be read.
     """
     directory = RunDirectory(followed(path))
     if not (directory.path / MANIFEST).exists():
@@ -109,13 +110,13 @@ def finished_runs(run: Location, series: str) -> list[RunDirectory]:
 
 
 def _dated(name: str, word: str) -> re.Pattern[str]:
-    """Return the form of a name with a date in the place of a word."""
+    """Return the pattern of a name with a date in place of a word."""
     before, _, after = (re.escape(part) for part in name.partition(word))
     return re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
 
 
 def _finished(place: Location, series: str) -> RunDirectory | None:
-    """Return a finished run of a series with its manifest, None if there is none at a place."""
+    """Return the finished run of a series at a location with its manifest, else None."""
     if not (place / MANIFEST).is_file() or (isinstance(place, Path) and place.is_symlink()):
         return None
     try:
@@ -128,7 +129,7 @@ def _finished(place: Location, series: str) -> RunDirectory | None:
 
 
 def _link(link: Location, latest: Location) -> None:
-    """Let a name stand for the latest run, at once for whoever reads it."""
+    """Make a link refer to the latest run, atomically for its readers."""
     if isinstance(link, Path):
         is_free = link.is_symlink() or not link.exists()
     else:
@@ -150,7 +151,7 @@ def _link(link: Location, latest: Location) -> None:
 
 
 def _remove(place: Location, series: str) -> bool:
-    """Remove what the records of a run name; say whether it was one to be removed."""
+    """Remove the files recorded by a run; return False if it must not be removed."""
     directory = RunDirectory(place)
     try:
         with directory.lease:
@@ -159,7 +160,7 @@ def _remove(place: Location, series: str) -> bool:
             directory.remove()
     except RunLockedError:
         return False
-    except InputError as error:  # somebody put files of their own into it
+    except InputError as error:  # it contains foreign files
         logger.warning("%s is kept: %s", place, error)
         return False
     directory.unmark(remove=True)

@@ -1,12 +1,13 @@
-"""The run directory: finished stages and nothing else, whatever happens to the run.
+"""The run directory: holds only finished stages, whatever happens to the run.
 
 A stage writes below ``attempts/ID/`` and is committed by one rename followed by one write of the
-manifest; in a bucket, which has no renames, it writes below ``NAME-ID.zarr`` and the manifest says
-so. Only what the manifest names is ever read. An interrupted run leaves what it was writing, which
-the next run removes, and finished stages that it takes over.
+manifest. In a bucket, which has no renames, it writes below ``NAME-ID.zarr``, and writing the
+manifest commits it. Only what the manifest names is ever read. An interrupted run leaves its
+unfinished work, which the next run removes, and its finished stages, which the next run reuses.
 
-What is recorded, and so may be removed, is said in `bigfs.store.runfolder`. A stage whose place is
-taken by something that is not the run's is stored under ``NAME-ID.zarr`` on disk too.
+`bigfs.store.runfolder` describes what is recorded and may therefore be removed. If the name of a
+stage is taken by something that does not belong to the run, the stage is stored as ``NAME-ID.zarr``
+on disk too.
 """
 
 from __future__ import annotations
@@ -45,29 +46,29 @@ def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str)
     Parameters
     ----------
     name : str
-        The stage.
+        Name of the stage.
     version : int
-        Version of its algorithm, raised when its results change.
+        Version of its algorithm, incremented when its results change.
     settings : dict
-        The settings it depends on, JSON-serializable.
+        The settings that the stage depends on, JSON-serializable.
     *upstream : str
-        Keys of the stages (or the fingerprint of the data) it reads.
+        Keys of the stages (or the fingerprint of the data) that it reads.
     """
     record = json.dumps([name, version, settings, list(upstream)], sort_keys=True)
     return hashlib.sha256(record.encode()).hexdigest()[:16]
 
 
 class RunDirectory(RunFolder):
-    """A run's folder with its finished stages and the scratch of an attempt.
+    """The folder of a run, with its finished stages and the scratch space of an attempt.
 
     Attributes
     ----------
     changes : str
-        How the input differs from that of the former run, in words; empty if it does not.
+        Description of how the input differs from that of the former run; empty if it does not.
     is_repeat : bool
-        Whether the configuration and all versions are those of the former run.
+        Whether the configuration and all versions are the same as in the former run.
     may_update : bool
-        Whether a former run of the series may be taken over.
+        Whether this run may be updated from a former run of the series.
     """
 
     changes: str = ""
@@ -75,9 +76,9 @@ class RunDirectory(RunFolder):
     may_update: bool = True
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
-        """Return the record of a finished stage if it is there and its key is the same.
+        """Return the record of a finished stage if it exists and has the given key.
 
-        What an earlier attempt left is taken over only if its checksums match.
+        The result of an earlier attempt is reused only if its checksums match.
         """
         record = self.manifest["stages"].get(name)
         if record is None or record["key"] != key or "stale" in record:
@@ -87,10 +88,10 @@ class RunDirectory(RunFolder):
         return dict(record) if is_whole else None
 
     def _fault(self, name: str) -> tuple[str, str] | None:
-        """Return what is wrong with the files of a finished stage: which, and what of them.
+        """Return a fault of a finished stage's files: which files, and what is wrong with them.
 
-        Data brought in check each of their chunks whenever it is read, and buckets keep checksums
-        themselves: of these only the list, or the list and metadata, are compared.
+        Ingested data verify each chunk when it is read, and buckets have their own checksums. For
+        these only the list and the metadata, or only the list, are compared.
         """
         if not self.is_intact(name):
             return "files", "are missing"
@@ -107,7 +108,7 @@ class RunDirectory(RunFolder):
             )
 
     def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
-        """Return in words why a stage has to run."""
+        """Return the reason why a stage has to run, for messages."""
         record = self.manifest["stages"].get(name)
         if record is None:
             return "not yet run"
@@ -116,7 +117,7 @@ class RunDirectory(RunFolder):
                 return "done anew, by --fresh"
             fault = self._fault(name)
             return "finished" if fault is None else " of its result ".join(fault)
-        # The result of a quick run is what the fits of its stability agree on.
+        # The result of a quick run is the consensus of its stability fits.
         is_quick, was_quick = ("stability" in which for which in (settings, record["settings"]))
         if is_quick != was_quick:
             return "it was a full run" if is_quick else "it was a quick run"
@@ -126,7 +127,7 @@ class RunDirectory(RunFolder):
         return "; ".join(changes) or self.changes or "what it reads changed"
 
     def stage_target(self, name: str) -> Location:
-        """Return where a stage writes its result before it is committed."""
+        """Return the location to which a stage writes its result before it is committed."""
         if not isinstance(self.path, ObjectPath):
             return self.attempt_path / f"{name}.zarr"
         folder = f"{name}-{self.attempt}.zarr"
@@ -137,25 +138,25 @@ class RunDirectory(RunFolder):
         return self.path / folder
 
     def stage_scratch(self, name: str) -> Scratch:
-        """Return the folder a stage writes its result to before it is committed."""
+        """Return the scratch folder to which a stage writes its result before it is committed."""
         return Scratch(self.stage_target(name))
 
     def work_scratch(self, name: str) -> Scratch:
-        """Return a folder for what a stage needs only while it runs."""
+        """Return a scratch folder for data that a stage needs only while it runs."""
         return Scratch(self.attempt_path / f"{name}.scratch")
 
     def checkpoint_path(self, name: str, key: str) -> Location:
-        """Return a folder in which an unfinished stage may keep what a later run goes on from.
+        """Return a folder where an unfinished stage may keep state for a later run to resume.
 
-        It outlives an interrupted run, and is removed when the stage is committed; one of the
-        same stage with other settings is removed here.
+        It is kept when a run is interrupted, and removed when the stage is committed. A checkpoint
+        of the same stage with other settings is removed here.
         """
         checkpoints = self.manifest["checkpoints"]
         former = checkpoints.get(name)
         if former is None or former["key"] != key:
             self._drop_checkpoint(name)
             folder = f"{name}-{key}"
-            if is_taken(self.path / CHECKPOINTS / folder):  # somebody else's
+            if is_taken(self.path / CHECKPOINTS / folder):  # not ours
                 folder = f"{folder}-{self.attempt}"
             checkpoints[name] = {"key": key, "folder": folder}
             self.write()
@@ -169,11 +170,11 @@ class RunDirectory(RunFolder):
         Parameters
         ----------
         name, key : str
-            The stage and its key.
+            Name and key of the stage.
         record : dict
-            What the manifest says of it.
+            Its record for the manifest.
         checks_itself : bool, default=False
-            Whether readers of the result compare checksums of their own.
+            Whether readers of the result verify checksums of their own.
         """
         check_interrupt()
         self.lease.check()
@@ -196,10 +197,10 @@ class RunDirectory(RunFolder):
         self._drop_checkpoint(name)
 
     def _seal(self, name: str, source: Location, checks_itself: bool) -> dict[str, Any]:
-        """List the files of a stage that is done, which on disk must outlive a power failure."""
+        """List the files of a finished stage; on disk, sync them to survive a power failure."""
         if isinstance(source, ObjectPath):
             return write_list(source, lambda file: False)
-        for part in source.rglob("*.partial*"):  # of chunks that killed workers were writing
+        for part in source.rglob("*.partial*"):  # chunks left half-written by killed workers
             part.unlink(missing_ok=True)
         write_stamp(source, self.manifest["id"], name, self.attempt)
         stored = write_list(source, is_metadata if checks_itself else lambda file: True)
@@ -207,15 +208,15 @@ class RunDirectory(RunFolder):
         return stored
 
     def _place(self, name: str, source: Location) -> str:
-        """Give a sealed stage its name, by which the manifest will know it.
+        """Move a sealed stage to its final name, which the manifest will record; return this name.
 
-        In a bucket it has been written there. Until the manifest says so the folder on disk is
-        known by its stamp for one whose commit was cut off.
+        In a bucket it is already there. On disk, until the manifest is written, the stamp marks the
+        folder as one whose commit was interrupted.
         """
         if isinstance(source, ObjectPath):
             return source.name
         final = self.path / f"{name}.zarr"
-        if is_taken(final):  # somebody else's
+        if is_taken(final):  # not ours
             final = self.path / f"{name}-{self.attempt}.zarr"
         with storing(f"Cannot commit stage '{name}' to {final}"):
             source.rename(str(final))
@@ -224,7 +225,7 @@ class RunDirectory(RunFolder):
         return final.name
 
     def drop(self, name: str) -> None:
-        """Forget a finished stage and remove its files."""
+        """Remove a finished stage from the manifest, and its files."""
         former = self._put_away(name, self.stage_path(name))
         self._drop_checkpoint(name)
         self.manifest["stages"].pop(name, None)
@@ -232,7 +233,7 @@ class RunDirectory(RunFolder):
         remove_tree(former)
 
     def finish(self) -> None:
-        """Note that the run is done, and drop the stages of former runs that it did not replace."""
+        """Mark the run as done, and drop the stages of former runs that it did not replace."""
         for name, record in list(self.manifest["stages"].items()):
             if "stale" in record:
                 self.drop(name)
@@ -241,7 +242,7 @@ class RunDirectory(RunFolder):
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], section: str = "") -> list[str]:
-    """Return in words how settings differ, sections within them one by one."""
+    """Return descriptions of the settings that differ, with nested sections compared in turn."""
     changes: list[str] = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)

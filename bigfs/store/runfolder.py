@@ -1,9 +1,9 @@
-"""The folder of a run: its lease, the files in its records, and those that may be removed.
+"""The folder of a run: its lease, the files in its records, and which of them may be removed.
 
-Whatever a run makes is recorded before it is made: an attempt by its id, a checkpoint by its name,
-a file beside the stages by its name; the folder of a stage says which run and attempt made it.
-Only what is recorded is removed or replaced. All else in the folder belongs to somebody and stays,
-whatever its name.
+Everything a run creates is recorded before it is created: an attempt by its id, a checkpoint by its
+name, a file beside the stages by its name; a stamp in the folder of a stage tells which run and
+attempt created it. Only what is recorded is removed or replaced. Everything else in the folder is
+foreign and left alone, whatever its name.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from bigfs.store.values import refusing, storing
 
 
 class RunFolder:
-    """One run's folder and its records, with a lease on it.
+    """The folder of one run and its records, with a lease on it.
 
     Parameters
     ----------
     path : str, Path or ObjectPath
-        The folder, also ``s3://BUCKET/NAME``; `open` creates it.
+        The folder, or ``s3://BUCKET/NAME``; `open` creates it.
 
     Attributes
     ----------
     manifest : dict
-        What ``manifest.json`` holds.
+        Content of ``manifest.json``.
     attempt : str
-        The id of what is done while it is open.
+        Id of the attempt made while the folder is open.
     lease : Lease
     """
 
     def __init__(self, path: str | Location) -> None:
         self.path = as_location(path).absolute()
-        self._version: Any = None  # of the manifest, as it was read
-        self._is_gone = False  # a bucket that does not answer any more
+        self._version: Any = None  # version of the manifest when it was last read or written
+        self._is_gone = False  # True if a bucket no longer responds
         self.attempt = new_id()
         self.lease = Lease(self.path, self.attempt)
         self.manifest = empty_manifest()
@@ -76,14 +76,14 @@ class RunFolder:
 
     @contextmanager
     def open(self, *, fresh: bool = False, outputs: Sequence[str] = ()) -> Iterator[Self]:
-        """Hold the lease, drop what earlier attempts left unfinished, and clean up at the end.
+        """Hold the lease, remove unfinished work of earlier attempts, and clean up at the end.
 
         Parameters
         ----------
         fresh : bool, default=False
-            Take no finished stage over; each is kept until it is replaced or the run is done.
+            Reuse no finished stage; each is kept until it is replaced or the run is done.
         outputs : sequence of str, default=()
-            Names of the files, of `bigfs.store.records.OUTPUTS`, that the run writes beside its
+            Names of the files, from `bigfs.store.records.OUTPUTS`, that the run writes beside its
             stages.
 
         Raises
@@ -91,8 +91,8 @@ class RunFolder:
         RunLockedError
             If another run holds the directory.
         InputError
-            If the path holds something that is not a run directory, or a file that is not the
-            run's has the name of one that it would write.
+            If the path is not a run directory, or a foreign file has the name of one that the run
+            would write.
         """
         is_new, was_empty = self._create()
         try:
@@ -108,7 +108,7 @@ class RunFolder:
                     raise
                 finally:
                     self._clean_up()
-                    # What holds no finished stage is of no use to anyone.
+                    # A run without finished stages is of no use.
                     is_useless = not self.manifest["stages"] and KEPT not in self.manifest
                     if was_empty and is_useless and not self._is_gone:
                         self._leave_nothing()
@@ -118,16 +118,16 @@ class RunFolder:
 
     @property
     def attempt_path(self) -> Location:
-        """Folder of this attempt; nothing else is ever written by its tasks."""
+        """Folder of this attempt; its tasks never write anywhere else."""
         return self.path / ATTEMPTS / self.attempt
 
     def read(self) -> Self:
-        """Read the manifest, if there is one.
+        """Read the manifest, if it exists.
 
         Raises
         ------
         InputError
-            If it cannot be read as one, or names anything that is not below the run directory.
+            If it is not a valid manifest, or names anything outside the run directory.
         """
         path = self.path / MANIFEST
         try:
@@ -148,7 +148,7 @@ class RunFolder:
         return self
 
     def _stored_text(self) -> str:
-        """Return the text of the manifest, and keep its version for the next write in a bucket."""
+        """Return the text of the manifest, and store its version for the next write in a bucket."""
         text, self._version = read_version(self.path / MANIFEST)
         return text
 
@@ -158,7 +158,7 @@ class RunFolder:
         Raises
         ------
         RunLockedError
-            If another run has the lease or, in a bucket, has written the manifest since this one
+            If another run holds the lease or, in a bucket, has written the manifest since this one
             read it.
         """
         path, text = self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n"
@@ -169,41 +169,42 @@ class RunFolder:
         try:
             self._version = path.write_if(text, self._version)
         except ConflictError:
-            # An answer that was lost makes the second attempt a conflict with the first.
+            # If the response was lost, the retry conflicts with our own first attempt.
             if self._stored_text() != text:
                 raise RunLockedError(lost(self.path)) from None
 
     def write_file(self, name: str, content: str | bytes) -> None:
-        """Write one of the files beside the stages that the run was opened with."""
+        """Write one of the output files that the run was opened with."""
         if name not in self.manifest["files"]:
             raise ValueError(f"{name} is none of the files of this run")
         write_atomic(self.path / name, content, self.attempt)
 
     def remove_files(self, names: Sequence[str]) -> None:
-        """Remove files beside the stages that a former run of this directory wrote."""
+        """Remove the given output files, if a former run of this directory wrote them."""
         for name in set(names) & set(self.manifest["files"]):
             (self.path / name).unlink(missing_ok=True)
 
     def stage_path(self, name: str) -> Location:
-        """Return where a finished stage lives."""
+        """Return the location of a finished stage."""
         record = self.manifest["stages"].get(name, {"folder": f"{name}.zarr"})
         return self.path / str(record["folder"])
 
     def is_intact(self, name: str) -> bool:
-        """Say whether a stage is finished and all its files are there, with their sizes."""
+        """Return True if a stage is finished and all its files exist, with the recorded sizes."""
         record = self.manifest["stages"].get(name)
         if record is None:
             return False
         path = self.stage_path(name)
         stamp = read_stamp(path) if isinstance(path, Path) else None
         if stamp is not None and stamp["attempt"] != record["attempt"]:
-            return False  # of a later attempt, killed before it could be recorded
+            return False  # from a later attempt that was killed before recording it
         return is_complete(path)
 
     def remove(self) -> None:
-        """Remove what the records of this run name, and nothing else; the lease must be held.
+        """Remove everything that the records of this run name; the lease must be held.
 
-        The manifest goes last, so that what is left of a kill is removed another time.
+        Nothing else is removed. The manifest is removed last, so that an interrupted removal can be
+        completed later.
         """
         self._begin(False, ())
         for name in self.manifest["stages"]:
@@ -216,7 +217,7 @@ class RunFolder:
         (self.path / MANIFEST).unlink()
 
     def unmark(self, remove: bool) -> None:
-        """Remove the mark of a folder without records, and the folder if nothing else is in it."""
+        """Remove the mark of a folder without records and, if ``remove``, the empty folder."""
         with hurried(), suppress(OSError):
             names = {path.name for path in self.path.iterdir()}
             if MANIFEST not in names and LEASE not in names:
@@ -225,7 +226,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def _create(self) -> tuple[bool, bool]:
-        """Make sure that the folder is there and is marked; say whether it is new, or was empty."""
+        """Create and mark the folder if necessary; return whether it is new and was empty."""
         if isinstance(self.path, ObjectPath):
             is_new = not self.path.exists()
         else:
@@ -237,7 +238,7 @@ class RunFolder:
                 raise InputError(f"{self.path} is a file. Give a folder for the run.")
             names = {path.name for path in self.path.iterdir()}
             was_empty, mark = names <= {MARK}, read_mark(self.path)
-            # A mark is empty only where a run was killed as its first file was made.
+            # A mark is empty only if a run was killed while it created its first file.
             if not was_empty and (mark is None or (not mark and MANIFEST not in names)):
                 raise InputError(
                     f"{self.path} holds files and is not a bigfs run: it has no {MARK}. Nothing in "
@@ -247,12 +248,13 @@ class RunFolder:
                 check_writable(self.path, "the run")
         with refusing(f"Cannot create the run directory {self.path}", OSError, cure=""):
             self.path.mkdir(parents=True, exist_ok=True)
-        # Before the lease: a run that is killed in between leaves a folder that is known for ours.
+        # Before the lease: a run that is killed in between leaves a folder that is recognized as
+        # ours.
         create_mark(self.path, run_id)
         return is_new, was_empty
 
     def _begin(self, fresh: bool, outputs: Sequence[str]) -> None:
-        """Check all there is to check, then remove what is left of former attempts."""
+        """Check the directory, then remove what former attempts left."""
         refuse_links(self.path, [ATTEMPTS, CHECKPOINTS])
         self._read_own(fresh)
         for stage, record in self.manifest["stages"].items():
@@ -280,7 +282,7 @@ class RunFolder:
         self._sweep_stages()
 
     def _read_own(self, fresh: bool) -> None:
-        """Read the records of this run directory, which must be those of its mark."""
+        """Read the records of this run directory, which must have the id of its mark."""
         run_id = read_mark(self.path)
         try:
             self.read()
@@ -304,7 +306,7 @@ class RunFolder:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
 
     def _has_lost_records(self, run_id: str | None) -> bool:
-        """Say whether stages of this run, and files that may be its own, are in no manifest."""
+        """Return True if stages and possible output files of this run exist, but no manifest."""
         if isinstance(self.path, ObjectPath) or (self.path / MANIFEST).exists():
             return False
         stamps = [read_stamp(path) for path in self.path.glob("*.zarr")]
@@ -312,7 +314,7 @@ class RunFolder:
         return is_run and any(is_taken(self.path / name) for name in OUTPUTS)
 
     def _set_aside(self) -> None:
-        """Give records that cannot be read, and what they may have named, other names."""
+        """Rename unreadable records, and the files that they may have named."""
         for name in (MANIFEST, *OUTPUTS):
             path, aside = self.path / name, self.path / f"{name}.damaged-{self.attempt}"
             if not is_taken(path):
@@ -326,9 +328,10 @@ class RunFolder:
         self.manifest = empty_manifest()
 
     def _sweep_attempts(self) -> None:
-        """Remove what former attempts left: scratch, files half written, stages in a bucket.
+        """Remove what former attempts left: scratch, partly written files, stages in a bucket.
 
-        An attempt is forgotten when nothing of it is found: a late task may bring something back.
+        An attempt is dropped from the records only once nothing of it is found, since a late task
+        may recreate something.
         """
         attempts = self.manifest["attempts"]
         if is_attempt(self.lease.former):
@@ -336,7 +339,7 @@ class RunFolder:
         for attempt in list(attempts):
             if isinstance(self.path, Path):
                 for name in (MANIFEST, *OUTPUTS):
-                    with suppress(OSError):  # no such file, or no file
+                    with suppress(OSError):  # missing, or not a file
                         (self.path / f"{name}.partial-{attempt}").unlink()
             leftovers = [place for place in self._places_of(attempt) if place.exists()]
             for place in leftovers:
@@ -345,14 +348,14 @@ class RunFolder:
                 del attempts[attempt]
 
     def _places_of(self, attempt: str) -> list[Location]:
-        """Return the folders of an attempt that no finished stage is in."""
+        """Return the folders of an attempt that hold no finished stage."""
         named = {self.stage_path(name).name for name in self.manifest["stages"]}
         folders = self.manifest["attempts"].get(attempt, [])
         unfinished = [self.path / folder for folder in folders if folder not in named]
         return [self.path / ATTEMPTS / attempt, *unfinished]
 
     def _sweep_stages(self) -> None:
-        """Remove checkpoints of finished stages, and stages whose commit was cut off."""
+        """Remove checkpoints of finished stages, and stages whose commit was interrupted."""
         stages = self.manifest["stages"]
         for name, record in self.manifest["checkpoints"].items():
             if name in stages and stages[name]["key"] == record["key"]:
@@ -370,9 +373,11 @@ class RunFolder:
                 remove_tree(self._put_away(name, path))
 
     def _put_away(self, name: str, path: Location) -> Location | None:
-        """Make a stage's folder a part of this attempt, to be removed; None if it is not ours.
+        """Mark a stage's folder for removal with this attempt; return its path, or None.
 
-        On disk it is moved there at once. In a bucket the next write of the manifest says so.
+        None is returned if the folder is not ours.
+
+        On disk it is moved at once. In a bucket the next write of the manifest records it.
         """
         record = self.manifest["stages"].get(name)
         if isinstance(path, ObjectPath):
@@ -384,7 +389,7 @@ class RunFolder:
         if stamp is None or (stamp["run"], stamp["stage"]) != (self.manifest["id"], name):
             return None
         stored = record["stored"] if record and record["attempt"] == stamp["attempt"] else None
-        if foreign_files(path, stored):  # which somebody put there since the run began
+        if foreign_files(path, stored):  # foreign files, put there since the run began
             return None
         former = self.attempt_path / f"former-{new_id()}"
         assert isinstance(former, Path)
@@ -399,31 +404,31 @@ class RunFolder:
         checkpoint = self.path / CHECKPOINTS / record["folder"]
         if checkpoint.parent.exists():
             remove_tree(checkpoint)
-            with suppress(OSError):  # there are others, or files that are not ours
+            with suppress(OSError):  # other checkpoints, or foreign files
                 checkpoint.parent.rmdir()
 
     def _check_lease(self, error: Exception) -> None:
-        """Raise what the lease says instead of an error that came of its loss."""
+        """Raise the error of a lost lease in place of an error that it caused."""
         if isinstance(error, RunLockedError):
             return
         try:
             with hurried():
                 self.lease.check()
         except (StorageError, RunLockedError) as reason:
-            # Else the storage is gone, which the error says.
+            # Otherwise the storage is gone, which the original error already reports.
             if isinstance(reason, RunLockedError) or isinstance(self.path, Path):
                 raise reason from error
 
     def _record_end(self, error: BaseException) -> str | None:
-        """Note how a run ended that did not finish, where that can still be written.
+        """Record how an unfinished run ended, if the manifest can still be written.
 
         Returns
         -------
         stalled : str or None
-            Why it will never finish, if it is interrupted again and again.
+            Reason why it will never finish, if repeated interruptions prevent it.
         """
         if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
-            self._is_gone = True  # what failed for a minute is not asked again: the next run sweeps
+            self._is_gone = True  # failed for a minute: not retried; the next run cleans up
             return None
         if isinstance(error, RunLockedError):
             return None
@@ -444,10 +449,10 @@ class RunFolder:
         return stalled
 
     def _clean_up(self) -> None:
-        """Remove this attempt's unfinished work, and nothing of a run that took its place."""
+        """Remove this attempt's unfinished work, but nothing of a run that took over."""
         if self._is_gone:
             return
-        with hurried(), suppress(OSError):  # of a folder with another attempt's, or not ours
+        with hurried(), suppress(OSError):  # the folder holds another attempt's or foreign files
             for place in self._places_of(self.attempt):
                 _remove(place)
             (self.path / ATTEMPTS).rmdir()
@@ -455,9 +460,9 @@ class RunFolder:
             self._drop_late_checkpoints()
 
     def _drop_late_checkpoints(self) -> None:
-        """Remove what was written to a checkpoint after a run in this one's place had dropped it.
+        """Remove checkpoints that this run wrote to after a run that took over had dropped them.
 
-        A process that is frozen in the middle of a write ends it when it wakes up.
+        A process frozen in the middle of a write completes it when it resumes.
         """
         ours = {record["folder"] for record in self.manifest["checkpoints"].values()}
         present = type(self)(str(self.path)).read().manifest["checkpoints"].values()
@@ -466,7 +471,7 @@ class RunFolder:
         (self.path / CHECKPOINTS).rmdir()
 
     def _leave_nothing(self) -> None:
-        """Remove the records of a run without stages, unless somebody put something beside them."""
+        """Remove the records of a run without stages, unless the folder contains foreign files."""
         with hurried(), suppress(StorageError, RunLockedError):
             self.lease.check()
             ours = {MARK, LEASE, MANIFEST, *self.manifest["files"]}
@@ -476,7 +481,7 @@ class RunFolder:
 
 
 def _remove(path: Location) -> None:
-    """Remove a folder that threads of an interrupted stage may still be writing to."""
+    """Remove a folder to which threads of an interrupted stage may still be writing."""
     for _ in range(200):
         remove_tree(path)
         if isinstance(path, ObjectPath) or not path.exists():

@@ -1,9 +1,9 @@
-"""Arrays that tasks share through storage: written by whole chunks, read by row range.
+"""Arrays that tasks share through storage: written in whole chunks, read by row ranges.
 
-Nothing large travels in the task graph. A small array (d x K) or one with a row per sample is a
-zarr array under a path that the client and every worker can reach; tasks carry an `ArrayRef`.
-Chunks are plain bytes, read and written without zarr, by ranges of rows. In a bucket they are
-shards, whose checksums are compared.
+The task graph carries no large data. A small array (d x K) or one with a row per sample is a zarr
+array at a path that the client and every worker can access; tasks carry an `ArrayRef`. Chunks are
+uncompressed and are read and written without zarr, by row ranges. In a bucket they are shards with
+verified checksums.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from bigfs.store.location import (
 from bigfs.store.objects import ObjectPath
 from bigfs.store.pages import page_rows, read_pages, shard
 
-# Metadata of an array without attributes are a few hundred bytes.
+# Size limit of the metadata; those of an array without attributes are a few hundred bytes.
 _METADATA_BYTES = 2**16
 _CHUNK = re.compile(r"c(\.\d+)+")
-# Of each array in a temporary folder a pickle carries so much.
+# Maximum size of an array in a temporary folder that a pickle can include.
 CARRIED_BYTES = 256 * MIB
 MB = 10**6
 _CHUNK_BYTES = 16 * MB
@@ -53,13 +53,13 @@ _BLOCK_BYTES = 32 * MB
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """The address of a stored array: a few hundred bytes, whatever its size."""
+    """The address of a stored array: a few hundred bytes, whatever the size of the array."""
 
     path: str  # absolute path or URI of the zarr array
     shape: tuple[int, ...]
-    dtype: str  # NumPy name of the type
+    dtype: str  # NumPy dtype name
     chunk_rows: int  # rows per chunk; every write covers whole chunks
-    page_rows: int = 0  # rows with a checksum, in a bucket; 0: none has one
+    page_rows: int = 0  # rows per checksummed page, in a bucket; 0: no checksums
 
     @property
     def nbytes(self) -> int:
@@ -68,14 +68,14 @@ class ArrayRef:
 
     @classmethod
     def at(cls, path: str | Location) -> ArrayRef:
-        """Return the address of an array that is already stored."""
+        """Return the address of an existing array."""
         try:
             about = parse_json(read_small(as_location(path) / "zarr.json", _METADATA_BYTES))
         except FileNotFoundError:
             raise StorageError(f"{path} was removed. Run again.") from None
         chunk, *_ = about["chunk_grid"]["configuration"]["chunk_shape"]
         codec = about["codecs"][0].get("configuration", {})
-        page = codec.get("chunk_shape", [0])[0]  # of a shard
+        page = codec.get("chunk_shape", [0])[0]  # page rows of a shard
         return cls(str(path), tuple(about["shape"]), about["data_type"], chunk, page)
 
     def load(self) -> np.ndarray:
@@ -105,7 +105,7 @@ class ArrayRef:
         return out
 
     def _read_chunk(self, chunk: int, view: memoryview, begin: int, row_bytes: int) -> int:
-        """Fill memory from a place in a chunk; return the bytes there were."""
+        """Fill a buffer from an offset in a chunk; return the number of bytes read."""
         place = self._place(chunk)
         if isinstance(place, Path):
             with place.open("rb") as file:
@@ -116,7 +116,7 @@ class ArrayRef:
         return place.read_into(view, begin)[0]
 
     def take(self, rows: np.ndarray | range) -> np.ndarray:
-        """Read scattered rows, a stored chunk at a time."""
+        """Read the given rows, one stored chunk at a time."""
         rows = np.asarray(rows)
         out = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         home = rows // self.chunk_rows
@@ -127,12 +127,13 @@ class ArrayRef:
         return out
 
     def write(self, start: int, values: np.ndarray) -> None:
-        """Write whole chunks from row ``start`` on.
+        """Write whole chunks, starting at row ``start``.
 
         Raises
         ------
         StorageError
-            If the rows begin or end inside a chunk: two writers of one chunk lose values.
+            If the rows begin or end inside a chunk: two writers of the same chunk would lose
+            values.
         """
         stop = start + len(values)
         if start % self.chunk_rows or (stop % self.chunk_rows and stop != self.shape[0]):
@@ -140,13 +141,13 @@ class ArrayRef:
                 f"Cannot write rows {start} to {stop} of {self.path}: they do not cover whole "
                 f"chunks of {self.chunk_rows} rows. Nothing was written."
             )
-        # A task that was given up must not bring back the folder of an array that is gone.
+        # An abandoned task must not recreate the folder of a removed array.
         self._check_place()
         values = np.ascontiguousarray(values, self.dtype)
         assert values.shape[1:] == self.shape[1:], f"{self.path}: {values.shape}, {self.shape}"
         for first in range(0, len(values), self.chunk_rows):
             chunk = values[first : first + self.chunk_rows]
-            if len(chunk) < self.chunk_rows:  # the last one is filled up, as zarr does
+            if len(chunk) < self.chunk_rows:  # the last chunk is zero-padded, as by zarr
                 rest = (self.chunk_rows - len(chunk), *self.shape[1:])
                 chunk = np.concatenate([chunk, np.zeros(rest, self.dtype)])
             place = self._place((start + first) // self.chunk_rows)
@@ -159,18 +160,18 @@ class ArrayRef:
             place.write_bytes(shard(content, page_bytes) if page_bytes else content)
 
     def _place(self, chunk: int) -> Location:
-        """Return where a chunk is."""
+        """Return the location of a chunk."""
         return as_location(self.path) / f"c.{chunk}{'.0' * (len(self.shape) - 1)}"
 
     def _check_place(self) -> None:
-        """Raise StorageError if the array on a disk was removed, or another one is in its place."""
+        """Raise StorageError if an array on disk was removed or replaced."""
         if "://" not in self.path and ArrayRef.at(self.path) != self:
             raise StorageError(f"{self.path} was replaced by another run. Run again.")
 
     def open(self, owner: Scratch) -> Any:
-        """Return the zarr array, read when asked; it keeps its folder's owner alive.
+        """Return the array as a lazy, read-only zarr array that keeps its folder's owner alive.
 
-        A missing chunk is an error. A pickle has what `carried` returns.
+        A missing chunk is an error. A pickle of it contains what `carried` returns.
         """
         import zarr
 
@@ -179,12 +180,12 @@ class ArrayRef:
         return zarr.open_array(store=store, mode="r")
 
     def carried(self, owner: Scratch) -> ArrayRef | Carried:
-        """Return what a pickle has of the array: its address, or its values if that ends.
+        """Return the content of a pickle: the address, or the values if the folder is temporary.
 
         Raises
         ------
         InputError
-            If the folder is temporary and the array larger than what a pickle carries.
+            If the folder is temporary and the array exceeds the limit for pickles.
         """
         if not owner.is_temporary:
             return self
@@ -200,7 +201,7 @@ class ArrayRef:
     def check_complete(self) -> None:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""
         expected = -(-self.shape[0] // self.chunk_rows) if self.shape[0] else 0
-        # A killed worker may leave a part of a chunk, by another name.
+        # A killed worker may leave a partly written chunk under another name.
         names = files_below(as_location(self.path))
         present = sum(1 for name in names if _CHUNK.fullmatch(name))
         if present != expected:
@@ -212,7 +213,7 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class Carried:
-    """An array of a temporary folder, by value."""
+    """An array from a temporary folder, by value."""
 
     name: str
     values: np.ndarray
@@ -224,7 +225,7 @@ class Carried:
 
 
 def read_attributes(path: str | Location) -> dict[str, Any]:
-    """Return the attributes that `Scratch.describe` wrote."""
+    """Return the attributes written by `Scratch.describe`."""
     import zarr
 
     return dict(zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs)
@@ -234,29 +235,29 @@ _TEMPORARY: ContextVar[str | None] = ContextVar("folder of temporary files", def
 
 
 def temporary_files_in(folder: Location) -> AbstractContextManager[None]:
-    """Have files without a name written in a folder, whose disk a plan counts them on."""
+    """Create unnamed temporary files in this folder, whose disk the plan checks for space."""
     return set_within(_TEMPORARY, str(folder) if isinstance(folder, Path) else None)
 
 
 def temporary_file() -> IO[bytes]:
-    """Open a file without a name: not even a process that is killed leaves it."""
+    """Open an unnamed temporary file, which disappears even if the process is killed."""
     return tempfile.TemporaryFile(prefix="bigfs-", dir=_TEMPORARY.get())
 
 
 class Scratch:
-    """A folder for shared arrays, with a name of its own for every attempt.
+    """A folder for shared arrays, with a unique name for every attempt.
 
     Parameters
     ----------
     path : str, Path, ObjectPath or None, default=None
-        Folder that the client and every worker can write. None: a new folder in the system's
+        Folder that the client and every worker can write to. None: a new folder in the system's
         temporary directory, removed with this object.
     """
 
     _parent: Scratch | None = None
 
     def __init__(self, path: str | Location | None = None) -> None:
-        # Whether the folder ends with this object, or with the one that it is below.
+        # Whether the folder is removed with this object, or with its parent.
         self.is_temporary = path is None
         if path is None:
             path = tempfile.mkdtemp(prefix="bigfs-")
@@ -275,12 +276,12 @@ class Scratch:
     def create(
         self, name: str, shape: tuple[int, ...], dtype: Any, chunk_rows: int | None = None
     ) -> ArrayRef:
-        """Create an array whose rows tasks will write.
+        """Create an array whose rows will be written by tasks.
 
         Parameters
         ----------
         name : str
-            Where it lives below this folder; an existing array of the name is replaced.
+            Name below this folder; an existing array of this name is replaced.
         shape : tuple of int
         dtype : numpy dtype
         chunk_rows : int or None, default=None
@@ -299,7 +300,7 @@ class Scratch:
         return ref
 
     def check_free(self, stage: str, needed: int) -> None:
-        """Raise MemoryLimitError unless the file system has so many bytes free."""
+        """Raise MemoryLimitError unless the file system has ``needed`` bytes free."""
         free = free_bytes(self.path)
         if free is not None and needed > free:
             raise MemoryLimitError(
@@ -309,13 +310,13 @@ class Scratch:
             )
 
     def put(self, name: str, values: np.ndarray, chunk_rows: int | None = None) -> ArrayRef:
-        """Store an array in memory; a small one is one chunk."""
+        """Store an in-memory array, by default as one chunk."""
         ref = self.create(name, values.shape, values.dtype, chunk_rows)
         ref.write(0, values)
         return ref
 
     def describe(self, **attributes: Any) -> None:
-        """Make the folder a zarr group with these attributes (JSON values)."""
+        """Make the folder a zarr group with the given attributes (JSON values)."""
         import zarr
 
         group = zarr.open_group(zarr_store(self.path), mode="a", zarr_format=3)
@@ -326,30 +327,30 @@ class Scratch:
         return f"{stem}-{uuid.uuid4().hex[:12]}"
 
     def remove(self, *refs: ArrayRef) -> None:
-        """Delete arrays that are no longer needed."""
+        """Remove arrays that are no longer needed."""
         for ref in refs:
             remove_tree(ref.path)
 
     def child(self, name: str) -> Scratch:
-        """Return a folder below this one; it keeps this one alive."""
+        """Return a subfolder, which keeps this object alive."""
         below = Scratch(self.path / name)
         below._parent, below.is_temporary = self, self.is_temporary
         return below
 
     def temporary(self, stem: str) -> AbstractContextManager[Scratch]:
-        """Return a new folder below this one, which is removed at the end of the block."""
+        """Return a context manager for a new subfolder, which is removed on exit."""
         return closing(self.child(self.unique(stem)))
 
     def close(self) -> None:
-        """Remove the folder and all it holds."""
+        """Remove the folder and its content."""
         remove_tree(self.path)
 
 
 @lru_cache(maxsize=1024)
 def _metadata(shape: tuple[int, ...], dtype: str, rows: int, page: int) -> bytes:
-    """Return the metadata that zarr writes of an array; parameters are those of `ArrayRef`.
+    """Return zarr's metadata for an array; the parameters are those of `ArrayRef`.
 
-    Kept, since zarr takes 4 ms for them, and an iteration creates the same arrays again and again.
+    Cached, since zarr needs 4 ms for them, and iterations create the same arrays repeatedly.
     """
     import zarr
     from zarr.codecs import Crc32cCodec
@@ -362,7 +363,7 @@ def _metadata(shape: tuple[int, ...], dtype: str, rows: int, page: int) -> bytes
         dtype=np.dtype(dtype),
         chunks=(page or rows, *rest),
         shards=(rows, *rest) if page else None,
-        # One folder for each array: file systems take long to make and remove them.
+        # One folder for each array: file systems are slow at creating and removing folders.
         chunk_key_encoding={"name": "default", "separator": "."},
         compressors=[Crc32cCodec()] if page else None,
     )
@@ -370,13 +371,13 @@ def _metadata(shape: tuple[int, ...], dtype: str, rows: int, page: int) -> bytes
 
 
 def _remove_own(path: str, process: int) -> None:
-    """Remove a temporary folder, but not as a copy of its owner in a forked process."""
+    """Remove a temporary folder, unless called from a copy of its owner in a forked process."""
     if os.getpid() == process:
         shutil.rmtree(path, ignore_errors=True)
 
 
 class Kept:
-    """Base of records with arrays in a folder, which ``scratch`` keeps."""
+    """Base class of records with arrays in a folder that ``scratch`` keeps alive."""
 
     scratch: Scratch
 
@@ -398,12 +399,12 @@ class Kept:
 
 
 def chunk_rows(n_features: int, itemsize: int) -> int:
-    """Return the rows of a stored chunk: 8 to 16 MB, or one row where that is longer.
+    """Return the rows of a stored chunk: 8 to 16 MB, or a single row if that is larger.
 
     Parameters
     ----------
     n_features, itemsize : int
-        Width of a row and bytes per value as stored.
+        Number of values per row, and bytes per value as stored.
     """
     return max(1, _CHUNK_BYTES // (n_features * itemsize))
 
@@ -412,18 +413,18 @@ _default_chunk_rows = chunk_rows  # block_rows has a parameter of this name
 
 
 def block_rows(n_features: int, itemsize: int, chunk_rows: int | None = None) -> int:
-    """Return the rows of a task's block: whole chunks, about 32 MB.
+    """Return the number of rows in a task's block: whole chunks, about 32 MB.
 
-    A block is between 16 and 64 MB wherever the chunks are below 32 MB, and one chunk where
-    they are larger.
+    A block is between 16 and 64 MB if the chunks are below 32 MB, and one chunk if they are larger.
 
     Parameters
     ----------
     n_features, itemsize : int
-        Width of a row and bytes per value as the kernels see it.
+        Number of values per row, and bytes per value in the dtype of the kernels.
     chunk_rows : int or None, default=None
-        Rows of a stored chunk. None where rows can be read freely: the chunks that `ingest`
-        would write, so that the blocks, and with them the sums, are the same bits either way.
+        Rows of a stored chunk. None if any row range can be read: then the chunks that `ingest`
+        would write are assumed, so that the blocks, and therefore the sums, are bitwise identical
+        either way.
     """
     unit = chunk_rows or _default_chunk_rows(n_features, itemsize)
     unit_bytes = unit * n_features * itemsize
@@ -431,9 +432,9 @@ def block_rows(n_features: int, itemsize: int, chunk_rows: int | None = None) ->
 
 
 def copied_rows(n_samples: int | None, rows: int | None, usual: int) -> int:
-    """Return the rows of a chunk of a copy: the usual ones, or a part of a block of ``rows``.
+    """Return the rows per chunk of a copy: the usual number, or a divisor of the block ``rows``.
 
-    If no chunk of about the usual size is one, `check_block_rows` says so.
+    If no divisor is near the usual size, `check_block_rows` reports it later.
     """
     if rows is None or rows % usual == 0 or (n_samples is not None and rows >= n_samples):
         return usual
@@ -442,7 +443,7 @@ def copied_rows(n_samples: int | None, rows: int | None, usual: int) -> int:
 
 
 def check_block_rows(rows: int, chunk_rows: int, n_samples: int) -> None:
-    """Raise ``InputError`` if blocks of so many rows read chunks twice."""
+    """Raise ``InputError`` if blocks of ``rows`` rows would read chunks twice."""
     if rows % chunk_rows and rows < n_samples:
         raise InputError(
             f"blocks.rows must be a whole number of chunks of {chunk_rows} rows, or a chunk is "
@@ -451,5 +452,5 @@ def check_block_rows(rows: int, chunk_rows: int, n_samples: int) -> None:
 
 
 def block_bounds(n_samples: int, rows: int) -> list[tuple[int, int]]:
-    """Return first row and one past the last row of every block."""
+    """Return the first row and one past the last row of every block."""
     return [(start, min(start + rows, n_samples)) for start in range(0, n_samples, rows)]

@@ -1,4 +1,4 @@
-"""The sources that a URI stands for: lists, globs, and folders with the parts of a table."""
+"""The sources that a URI refers to: lists, globs, and folders with the parts of a table."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bigfs.store.formats import PARTS, TABLES, format_of_folder
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
-# A folder with one of them is a run of bigfs.
+# A folder that contains one of these is a bigfs run.
 _RUN = (".bigfs-run", "manifest.json")
-# What Hive, and so Spark, writes for a missing value of a partition column.
+# Hive, and therefore Spark, writes this for a missing value of a partition column.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _NAMES_OF = re.compile(r"[^/=]+=[^/]*")
 
 
 def sources_of(uri: str) -> list[str] | None:
-    """Return the sources that a URI stands for, in order; None if it is a single one.
+    """Return the sources that a URI refers to, in order; None if it is a single source.
 
-    A list stands for its entries, a glob for what it matches, and a folder for the parts of the
-    table in it, such as Spark and Dask write, or for its .npy files where there is no table:
-    numbers in names count as numbers.
+    A list refers to its entries, a glob to its matches, and a folder to the parts of the table in
+    it, as written by Spark and Dask, or to its .npy files if there is no table. Names are sorted
+    naturally: numbers in them count as numbers.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def sources_of(uri: str) -> list[str] | None:
         names = _parts_below(place)
     except (InputError, StorageError):
         raise
-    except (OSError, ValueError):  # said where it is opened
+    except (OSError, ValueError):  # reported when it is opened
         return None
     kinds = {ending for name in names for ending in PARTS if name.lower().endswith(ending)}
     if len(kinds) > 1:
@@ -64,19 +64,19 @@ def sources_of(uri: str) -> list[str] | None:
 
 
 def flattened(uri: str) -> list[str]:
-    """Return every single source that a URI stands for."""
+    """Return all single sources that a URI refers to."""
     entries = sources_of(uri)
     return [uri] if entries is None else [uri for entry in entries for uri in flattened(entry)]
 
 
 def is_table(uri: str) -> bool:
-    """Say whether the first source that a URI stands for is a table, by its name."""
+    """Return True if the first source that a URI refers to is a table, judging by its name."""
     sources = sources_of(uri)
     return is_table(sources[0]) if sources else uri.lower().endswith(TABLES)
 
 
 def partition_columns(uri: str, part: str) -> dict[str, str | None]:
-    """Return the columns in the folder names between a folder and a part of its table."""
+    """Return the partition columns in the folder names between a folder and a part of its table."""
     base = uri.rstrip("/")
     if listed_in(uri) is not None:
         return {}
@@ -88,12 +88,12 @@ def partition_columns(uri: str, part: str) -> dict[str, str | None]:
 
 
 def _natural(name: str) -> list[Any]:
-    """Return a key that puts part.2 before part.10."""
+    """Return a sort key that puts part.2 before part.10."""
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
 
 
 def _base_of(pattern: str) -> str:
-    """Return the folder above the first part of a pattern that is one."""
+    """Return the folder above the first component of a pattern that contains a wildcard."""
     parts = pattern.split("/")
     first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
     return "/".join(parts[:first])
@@ -104,7 +104,7 @@ def _matches(pattern: str) -> list[str]:
     if isinstance(place, ObjectPath):
         base, depth = _base_of(pattern), pattern.count("/")
         below = [f"{base}/{name}" for name in as_location(base).objects_below()]  # type: ignore[union-attr]
-        # A store is a folder of objects: what matches is a part of their names.
+        # A store is a folder of objects, so the pattern is matched against prefixes of their names.
         cut = {"/".join(name.split("/")[: depth + 1]) for name in below}
         parts = pattern.split("/")
         same = (name for name in cut if name.count("/") == depth)
@@ -117,7 +117,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _parts_below(folder: Location) -> list[str]:
-    """Return the parts in a folder, and in those below it that name a partition, by their names."""
+    """Return the sorted names of the parts in a folder and in the partition folders below it."""
     if isinstance(folder, ObjectPath):
         names = list(folder.objects_below())
     else:
@@ -133,7 +133,7 @@ def _parts_below(folder: Location) -> list[str]:
 
 
 def _is_part(name: str, endings: tuple[str, ...]) -> bool:
-    """Say whether a file is a part: neither hidden nor a marker such as _SUCCESS."""
+    """Return True if a file is a part: neither hidden nor a marker such as _SUCCESS."""
     *folders, last = name.split("/")
     in_partitions = all(_NAMES_OF.fullmatch(folder) for folder in folders)
     return in_partitions and not last.startswith(("_", ".")) and last.lower().endswith(endings)

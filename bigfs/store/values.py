@@ -17,55 +17,56 @@ from bigfs.core.units import GIB
 
 logger = logging.getLogger("bigfs")
 
-# Sums of squares of smaller values, over any data set, are far below 1.8e308, the float64 maximum.
+# Sums of squares of values up to this, over any data set, are far below 1.8e308, the float64
+# maximum.
 LARGEST = 1e140
 TOO_LARGE = (
     f"Values beyond {LARGEST:.0e} overflow when they are squared and added up: divide the data by "
     "a power of ten, or correct the value."
 )
 
-# Squares of smaller differences vanish: below 2.2e-308 float64 has no digits to lose.
+# Squares of smaller differences underflow: below 2.2e-308, float64 loses precision.
 SMALLEST = 1e-140
-# Of labels: types, and what they may take.
+# Dtype kinds of labels, and their maximum size.
 _LABELS, _MOST_LABEL_BYTES = "fiubUS", 2 * GIB
 INFINITE = "Infinity cannot be filled: correct the data."
 MISSING = (
     "Remove or fill it, or choose a policy for NaN: missing = 'mean', 'zero' or 'drop_rows' (a "
     "parameter of every selector; bigfs run --set input.missing=mean; bigfs ingest --missing mean)."
 )
-# Labels of fewer rows are not suspected.
+# Labels of fewer rows are not checked for having too many classes.
 _FEW_ROWS = 10
-# As many classes may have few rows each without a word.
+# Up to this many classes may have few rows each without a warning.
 _MANY_CLASSES = 20
-# Rows whose values tell whether a matrix holds counts.
+# Number of rows checked to determine whether a matrix holds counts.
 HEAD_ROWS = 1000
-# Whole numbers beyond it are not all there in float64.
+# Not all integers beyond this can be represented in float64.
 EXACT = 2**53
-# Characters of what a library says of a damaged file.
+# Maximum length of a library's message about a damaged file.
 _SAID = 200
 
 
 @contextmanager
 def decoding(what: str, cure: str = "Write it again.") -> Iterator[None]:
-    """Turn whatever a codec raises for bytes that it never wrote into CorruptStoreError.
+    """Convert any exception that a codec raises for damaged bytes into CorruptStoreError.
 
     Parameters
     ----------
     what : str
-        What is read, as the beginning of a sentence.
+        Description of what is read, as the start of a sentence.
     cure : str
 
     Raises
     ------
     StorageError
-        If the system says that it cannot read.
+        If the operating system reports a read error.
     """
     try:
         yield
     except BigfsError:
         raise
     except Exception as error:
-        # An error of the system has a number; gzip's own for damage is one without.
+        # System errors have an errno; gzip's own error for damaged data has none.
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{what} cannot be read: {error}.") from error
         raise CorruptStoreError(f"{what} cannot be decoded ({error}). {cure}") from error
@@ -73,14 +74,14 @@ def decoding(what: str, cure: str = "Write it again.") -> Iterator[None]:
 
 @contextmanager
 def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.") -> Iterator[None]:
-    """Turn what a library raises for a file that it cannot read into InputError.
+    """Convert exceptions that a library raises for an unreadable file into InputError.
 
     Parameters
     ----------
     what : str
-        What is wrong, as the beginning of a sentence.
+        Description of the problem, as the start of a sentence.
     *faults : type
-        Exceptions of the library.
+        Exception types raised by the library.
     cure : str
     """
     try:
@@ -91,19 +92,19 @@ def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.")
         kind = type(error).__name__
         message = str(getattr(error, "strerror", None) or error) or kind
         text = f"{kind} {error}" if isinstance(error, KeyError) else message
-        # Further sentences of a library are of its own settings.
+        # Further sentences of a library's message are about its own settings.
         reason = text.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
         raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
 
 
 @contextmanager
 def storing(what: str, cure: str = "") -> Iterator[None]:
-    """Turn what the system says of a disk into StorageError.
+    """Convert operating system errors into StorageError.
 
     Parameters
     ----------
     what : str
-        What cannot be done, as the beginning of a sentence.
+        Description of what failed, as the start of a sentence.
     cure : str, default=""
     """
     try:
@@ -116,7 +117,7 @@ def storing(what: str, cure: str = "") -> Iterator[None]:
 
 @contextmanager
 def installed(why: str, name: str) -> Iterator[None]:
-    """Say how to install a package where importing it within the block fails."""
+    """Explain how to install a package if importing it within the context fails."""
     try:
         yield
     except ImportError:
@@ -124,7 +125,10 @@ def installed(why: str, name: str) -> Iterator[None]:
 
 
 def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
-    """Return values in the type of the kernels, which must hold all of them; masked ones as NaN."""
+    """Return values in the dtype of the kernels, with masked values as NaN.
+
+    Raises InputError for integers beyond 2^53.
+    """
     mask = np.ma.getmask(X)
     values = np.asarray(X if mask is np.ma.nomask else X.filled(0))
     check_exact(values, uri, first_row)
@@ -135,7 +139,7 @@ def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
 
 
 def without_mask(X: Any) -> Any:
-    """Return a masked array as floats, NaN where values are masked; all else as it is."""
+    """Return a numeric masked array as floats with NaN for masked values; else X unchanged."""
     if not isinstance(X, np.ma.MaskedArray) or X.dtype.kind not in "fiubO":
         return X
     if X.dtype.kind == "O":
@@ -144,29 +148,29 @@ def without_mask(X: Any) -> Any:
 
 
 def computed(X: Any) -> Any:
-    """Return what Dask will compute, computed: NumPy's conversion would lose a mask."""
+    """Return Dask objects computed, since NumPy's conversion would lose a mask; others as is."""
     return X.compute() if hasattr(X, "__dask_graph__") else X
 
 
 def plain_values(values: Any, name: str) -> np.ndarray:
-    """Return labels, or what else has a value for each row, as numbers or texts.
+    """Return labels, or other values with one entry per row, as numbers or strings.
 
-    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers, and among texts, which
-    are objects then, None.
+    Missing values (NaN, None, NaT, NA, nulls, masked) are NaN among numbers, and None among
+    strings, which then have dtype object.
 
     Parameters
     ----------
     values : array-like
     name : str
-        What messages call them.
+        Name used in error messages.
 
     Raises
     ------
     InputError
-        If values are neither numbers nor texts.
+        If values are neither numbers nor strings.
     """
     values = computed(values)
-    # NumPy would make texts of the NaN in a list of texts.
+    # NumPy would convert the NaN in a list of strings to a string.
     given = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else values
     mask, array = np.ma.getmask(given), np.asarray(given)
     if array.dtype.kind not in "fiubUSOTmM":
@@ -190,8 +194,8 @@ def plain_values(values: Any, name: str) -> np.ndarray:
 
 
 def check_present(values: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers or texts, or raise InputError if one is missing, or a number infinite."""
-    if values.dtype.kind == "O":  # of texts
+    """Return the values unchanged; raise InputError if any is missing or infinite."""
+    if values.dtype.kind == "O":  # strings with missing values
         raise _missing_label(name, np.array([text is None for text in values.flat]))
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values)
@@ -200,27 +204,27 @@ def check_present(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def is_continuous(classes: np.ndarray) -> bool:
-    """Say whether labels are numbers that are not all whole."""
+    """Return True if labels are floats that are not all integers."""
     return classes.dtype.kind == "f" and bool((classes != np.floor(classes)).any())
 
 
 def check_classes(classes: np.ndarray, n_rows: int, name: str, *, refuse: bool) -> None:
-    """Warn if there are so many classes that they may be measured values.
+    """Warn if there are so many classes that the labels may be measured values.
 
     Parameters
     ----------
     classes : ndarray of shape (n_classes,)
-        The different labels.
+        The distinct labels.
     n_rows : int
     name : str
-        What messages call the labels.
+        Name of the labels used in messages.
     refuse : bool
-        Whether more classes than half of the rows are refused.
+        Whether to raise an error if there are more classes than half of the rows.
 
     Raises
     ------
     InputError
-        If they are.
+        If ``refuse`` is True and there are.
     """
     n = len(classes)
     share = 1 / 10 if is_continuous(classes) else 1 / 3
@@ -242,13 +246,13 @@ def _missing_label(name: str, missing: np.ndarray, what: str = "missing") -> Inp
 
 
 def values_of(block: Any) -> np.ndarray:
-    """Return the values of a block: all of a dense one, the entries of a CSR block."""
+    """Return the values of a block: all of a dense block, the stored entries of a CSR block."""
     values: np.ndarray = block.data if hasattr(block, "indptr") else block
     return values
 
 
 def place_of(block: Any, number: int) -> tuple[int, int]:
-    """Return the row and the column of one of a block's values, by its number among them."""
+    """Return the row and column of a value in a block, given its position in `values_of`."""
     if not hasattr(block, "indptr"):
         return divmod(number, block.shape[1])
     row = int(np.searchsorted(block.indptr, number, side="right")) - 1
@@ -258,14 +262,14 @@ def place_of(block: Any, number: int) -> tuple[int, int]:
 def check_exact(
     X: Any, uri: str, first_row: int = 0, columns: Sequence[object] | None = None
 ) -> None:
-    """Raise InputError for whole numbers beyond 2^53: in float64 different ones become the same.
+    """Raise InputError for integers beyond 2^53, since distinct ones may be equal in float64.
 
     Parameters
     ----------
     X : ndarray or CSR block of shape (n_rows, n_columns)
     uri : str
     first_row : int, default=0
-        The number of its first row, for the message.
+        Row number of the first row, for the error message.
     columns : sequence or None, default=None
         Names of the columns. None: 0, 1, 2...
     """
@@ -282,7 +286,7 @@ def check_exact(
 
 
 def beyond_exact(where: str, value: object) -> InputError:
-    """Return the error for a whole number beyond 2^53."""
+    """Return the error for an integer beyond 2^53."""
     return InputError(
         f"{where} is {value}. Whole numbers beyond 2^53 would be rounded. Drop such columns (ids), "
         f"subtract an offset (times), or convert them to float64 yourself. {FROM_0}"
@@ -290,9 +294,9 @@ def beyond_exact(where: str, value: object) -> InputError:
 
 
 def all_usable(X: np.ndarray) -> bool:
-    """Say whether every value is finite and at most `LARGEST` in size."""
+    """Return True if every value is finite and at most `LARGEST` in absolute value."""
     flat = X.ravel(order="K")
-    # One fast product settles it, unless values are bad or very large.
+    # A single fast dot product decides this, unless values are bad or very large.
     with np.errstate(over="ignore", invalid="ignore"):
         if float(np.dot(flat, flat)) <= LARGEST**2:
             return True
@@ -300,13 +304,13 @@ def all_usable(X: np.ndarray) -> bool:
 
 
 def are_counts(values: np.ndarray) -> bool:
-    """Say whether there are entries that are not 0 or missing, and all are positive and whole."""
+    """Return True if any values are nonzero, and all of these are positive integers or NaN."""
     values = values[(values != 0) & ~np.isnan(values)]
     return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
 
 
 def usable(X: np.ndarray) -> np.ndarray:
-    """Return which values are finite and at most `LARGEST` in size, of the shape of X."""
+    """Return a mask of the values that are finite and at most `LARGEST` in absolute value."""
     good = np.isfinite(X)
     if X.dtype == np.float64:
         good &= np.abs(X) <= LARGEST
@@ -316,7 +320,7 @@ def usable(X: np.ndarray) -> np.ndarray:
 def checksum(chunk: Any) -> str:
     """Return the CRC-32 of a chunk's values as little-endian bytes.
 
-    Of a CSR block they are followed by columns and row pointers.
+    For a CSR block, the column indices and row pointers follow the values.
     """
     crc, is_sparse = 0, hasattr(chunk, "indptr")
     for part in (chunk.data, chunk.indices, chunk.indptr) if is_sparse else (chunk,):
@@ -326,16 +330,17 @@ def checksum(chunk: Any) -> str:
 
 
 def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Collection[str] = ()) -> None:
-    """Refuse what is no vector before it is read: somebody may name the matrix itself.
+    """Raise InputError before reading if labels are not a vector, such as the matrix itself.
 
-    ``rows`` are the dimensions of the rows, where they are known.
+    ``rows`` are the dimensions stacked into the rows, if known.
     """
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_LABEL_BYTES:
         raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
-    # An image of classes, or a mask, of rows that are stacked: their number is checked later.
+    # An image of classes, or a mask, for stacked rows: its size is checked later.
     vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
-    # So is a measure of quality, but a matrix of floats has as many dimensions as that of a table.
+    # So may a float image of a quality measure; but its number of dimensions must match, to
+    # distinguish it from a data matrix.
     vector |= len(shape) == len(rows) > 1 and np.dtype(dtype).kind == "f"
     if not vector or np.dtype(dtype).kind not in _LABELS or 0 in shape:
         raise InputError(

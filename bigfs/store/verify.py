@@ -1,4 +1,4 @@
-"""Recompute the checksums of a store."""
+"""Recompute and compare the checksums of a store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VerifyReport:
     path : Path or ObjectPath
     n_chunks : int
     missing : list of str
-        Keys of chunks that are not there.
+        Keys of missing chunks.
     mismatched : list of str
         Keys of chunks whose values differ from their checksum or cannot be decoded.
     """
@@ -41,11 +41,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if every chunk is there and matches."""
+        """True if every chunk exists and matches its checksum."""
         return not self.missing and not self.mismatched
 
     def check(self) -> None:
-        """Raise CorruptStoreError naming the first bad chunks unless all is well."""
+        """Raise CorruptStoreError naming the first bad chunks, if there are any."""
         if self.ok:
             return
         problems = [
@@ -93,14 +93,14 @@ def verify(path: str | Location) -> VerifyReport:
 
 
 def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
-    """Return the keys of the chunks of a dense store, with what is missing, and how one is read."""
+    """Return the chunk keys of a dense store, with missing ones marked, and a chunk reader."""
     array, n_samples = group["X"], group.attrs["n_samples"]
     if not isinstance(array, zarr.Array):
         raise TypeError("X is not an array")
     if type(n_samples) is not int or not 0 <= n_samples <= array.shape[0]:
         raise ValueError(f"{n_samples!r} of {array.shape[0]} rows count")
     expect(array)
-    bounds = block_bounds(n_samples, array.chunks[0])  # an append that was cut off left more
+    bounds = block_bounds(n_samples, array.chunks[0])  # an interrupted append may have left more
     keys = [array.metadata.encode_chunk_key((i, 0)) for i in range(len(bounds))]
     gone = set(missing_chunks(array, folder / "X"))
     parts = {f"X/{key}": [f"X/{key}"] if key in gone else [] for key in keys}
@@ -108,7 +108,7 @@ def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
 
 
 def _blocks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
-    """Return the names of the blocks of a sparse store, with what is missing of each."""
+    """Return the block names of a sparse store, what is missing of each, and a block reader."""
     source = StoredCSR(folder, dict(group.attrs), strict=False)
     parts: dict[str, list[str]] = {f"X/{i}": [] for i in range(len(source.stored_entries))}
     for name in source.missing():
@@ -117,10 +117,10 @@ def _blocks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
 
 
 def _checksum_of(read: Callable[[int], Any], i: int) -> list[str]:
-    """Return the checksum of a stored chunk; nothing if it cannot be decoded."""
+    """Return the checksum of a stored chunk in a list, which is empty if it cannot be decoded."""
     try:
         return [checksum(read(i))]
     except StorageError:
         raise
-    except Exception:  # whatever a codec raises for bytes that it never wrote
+    except Exception:  # codecs may raise anything for damaged bytes
         return []

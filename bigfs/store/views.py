@@ -1,7 +1,7 @@
-"""Views of a source: some of its rows and columns, or the source on its side.
+"""Views of a source: a subset of its rows and columns, or its transpose.
 
-Rows are every k-th, or those with some values in a column. What lies on its side, such as genes by
-cells, has in its columns what are rows here.
+Rows are selected by a step (every k-th) or by the values of a column. A transposed source, such as
+genes by cells, has in its columns what are rows here.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from bigfs.store.scratch import block_bounds, temporary_file
 from bigfs.store.source import CSRLayout, Source, check_names, check_shape, listed
 from bigfs.store.values import refusing
 
-# Of the rows that are read at once, and of those that are handed out.
+# Size of the rows read at a time, and of the bands of rows that are returned.
 _PIECE_BYTES, _BAND_BYTES = 16 * 10**6, 16 * 10**6
 _ROWS = 2**12
-# The name of the ids, which were names of columns.
+# Name of the id column that is made of the former column names.
 _INDEX = "column"
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Rule for the rows that are read."""
+    """Rule that selects rows."""
 
-    every: int | None = None  # every k-th row, from the first on
-    # Ids, labels or a measure of quality: a column, or what labels are named by.
+    every: int | None = None  # every k-th row, starting with the first
+    # Ids, labels or a quality measure: a column, or a URI like that of labels.
     column: str | None = None
-    # Tuple of (str or number): rows with one of these values are kept, or left out.
+    # Tuples of str or number: rows with one of these values are kept, or dropped.
     keep: tuple[Any, ...] = ()
     drop: tuple[Any, ...] = ()
-    # Bounds of the values, which count as kept.
+    # Bounds of the values, inclusive.
     at_least: float | None = None
     at_most: float | None = None
 
     @property
     def file(self) -> str | None:
-        """The file with the values, where it is named apart from the data."""
+        """The file with the values, if it is a separate file."""
         return column_of(self.column or "")[0] if self._elsewhere else None
 
     @property
     def of_table(self) -> tuple[str, ...]:
-        """The column, where it is one of the data themselves."""
+        """The column, if it belongs to the data themselves."""
         return () if self.column is None or self._elsewhere else (self.column,)
 
     @property
     def _elsewhere(self) -> bool:
-        # What a file of one array is named by.
+        # Endings of files that hold a single array.
         return "::" in (self.column or "") or (self.column or "").endswith(
             (".npy", ".tif", ".tiff")
         )
@@ -67,15 +67,15 @@ class RowFilter:
     def labels(
         self, X: Any, source: Source, variable: str | None = None
     ) -> str | LabelValues | None:
-        """Return where the values of the column are, or those of an object; None without one.
+        """Return the URI of the column's values, or the values of an object's column; else None.
 
         Parameters
         ----------
         X : str, Path, ObjectPath or object
-            What was opened.
+            Path or object that was opened.
         source : Source
         variable : str or None, default=None
-            The array of it, or the modality.
+            Array or modality that was opened.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class RowFilter:
         return LabelValues(f"X::{self.column}", labels_in(X, source, self.column))
 
     def mask(self, values: np.ndarray, uri: str) -> np.ndarray:
-        """Return which rows are kept, by their values of the column."""
+        """Return a mask of the rows to keep, given their values in the column."""
         kept = np.zeros(len(values), dtype=bool)
         kept[:: self.every or 1] = True
         if self.at_least is not None or self.at_most is not None:
@@ -108,7 +108,7 @@ class RowFilter:
         return kept
 
     def _is_one_of(self, values: np.ndarray, given: tuple[Any, ...], uri: str) -> np.ndarray:
-        """Return which values are among some; each of those must be there."""
+        """Return a mask of the values equal to one of those given, each of which must occur."""
         texts = values.dtype.kind not in "fiub"
         matches = np.zeros(len(values), dtype=bool)
         for value in given:
@@ -124,12 +124,12 @@ class RowFilter:
 
 
 def row_filter(given: Any) -> RowFilter:
-    """Return the filter of a mapping of settings.
+    """Return the row filter described by a mapping of settings.
 
     Raises
     ------
     InputError
-        If it is no mapping of these settings, or they do not go together.
+        If it is not a mapping of these settings, or they are incompatible.
     """
     names = [field.name for field in fields(RowFilter)]
     if not isinstance(given, Mapping) or not set(given) <= set(names):
@@ -150,16 +150,16 @@ def row_filter(given: Any) -> RowFilter:
 
 
 class FilteredSource(Source):
-    """The rows of a source that a filter keeps, and some of its columns.
+    """A view of the rows that a filter keeps, and of the given columns.
 
     Parameters
     ----------
     source : Source
     rows : RowFilter
     labels : str, LabelValues or None
-        Where the values of the column are, as `load_labels` reads them.
+        Location of the filter column's values, as for `load_labels`. None: there is no such column.
     columns : list of int or None, default=None
-        Places of the columns. None: all.
+        Positions of the columns. None: all.
     """
 
     def __init__(
@@ -183,19 +183,19 @@ class FilteredSource(Source):
             self.n_features = len(columns)
             self.feature_names = [names[j] if names else str(j) for j in columns]
         known = labels is None and source.n_samples is not None
-        # How many rows have the values, only reading the column tells.
+        # The number of rows selected by value is only known after reading the column.
         self._every = rows.every or 1
         self.n_samples = -(-int(source.n_samples or 0) // self._every) if known else None
         self._n_read = 0
 
     @property
     def estimated_samples(self) -> int | None:
-        """Rows, or as many as there may be."""
+        """Number of rows, or an upper bound."""
         return self._kept_of(self._source.estimated_samples)
 
     @property
     def counted_samples(self) -> int | None:
-        """Rows that the filter keeps."""
+        """Number of rows that the filter keeps."""
         kept = self._of_column
         return self._kept_of(self._source.counted_samples) if kept is None else int(kept.sum())
 
@@ -206,7 +206,7 @@ class FilteredSource(Source):
 
     @property
     def planned_layout(self) -> CSRLayout | None:
-        """As if rows had about as many entries each as those of the source, or twice as many."""
+        """Layout estimated from the entries per row of the source, with a margin of factor 2."""
         layout, n_rows = self._source.planned_layout, self._source.estimated_samples
         if layout is None or not n_rows:
             return None
@@ -216,20 +216,20 @@ class FilteredSource(Source):
 
     @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]
-        """Rows that are not kept, where their numbers alone tell before they are read."""
+        """Rows that are not kept, if this is known from their numbers before reading."""
         rows = np.arange(0 if self.n_samples is None else int(self._source.n_samples or 0))
         return rows[rows % self._every != 0]  # type: ignore[return-value]
 
     @cached_property
     def _of_column(self) -> np.ndarray | None:
-        """Return which rows are kept by their values; None where only their numbers count."""
+        """Mask of the rows that are kept by their values; None if only row numbers matter."""
         from bigfs.store.labels import check_order, read_values
         from bigfs.store.values import plain_values
 
         if self._labels is None:
             return None
         column, source = self._rows.column, self._source
-        if source.is_table and self._labels == f"{source.uri}::{column}":  # as it is opened
+        if source.is_table and self._labels == f"{source.uri}::{column}":  # read as it was opened
             values = plain_values(source.read_column(str(column)), self.uri)
         else:
             check_order(self._labels, source)
@@ -238,23 +238,23 @@ class FilteredSource(Source):
 
     @property
     def sources(self) -> list[tuple[str, int]]:  # type: ignore[override]
-        """Number of rows kept of each of several sources."""
+        """Number of rows kept from each of several sources."""
         counts = np.array([count for _, count in self._source.sources], dtype=np.int64)
         ends = np.searchsorted(self._positions(), np.cumsum(counts))
         kept = np.diff(ends, prepend=0).tolist()
         return [(uri, n) for (uri, _), n in zip(self._source.sources, kept, strict=True)]
 
     def locate(self, row: int) -> tuple[str, int]:
-        """Return which source a row of those read so far is of, and its number there."""
+        """Return the source of a row among those read so far, and its row number there."""
         return self._source.locate(int(self._positions()[row]))
 
     def left_out(self, dropped: list[int]) -> np.ndarray:
-        """Return the rows of the source that are not kept, or are among those dropped later."""
+        """Return the rows of the source that are not kept or were dropped later."""
         kept = np.delete(self._positions(), dropped)
         return np.delete(np.arange(self._n_read), kept)
 
     def read_column(self, name: str) -> Any:
-        """Return a column of the object, of all its rows."""
+        """Return a column of the object for all its rows, including those not kept."""
         return self._source.read_column(name)
 
     def iter_index(self) -> Iterator[list[str]]:
@@ -284,7 +284,7 @@ class FilteredSource(Source):
             )
 
     def _keeps(self, start: int, stop: int) -> np.ndarray:
-        """Return which of some rows are kept."""
+        """Return a mask of the kept rows among rows ``start`` to ``stop``."""
         if self._of_column is not None:
             return self._of_column[start:stop]
         return np.arange(start, stop) % self._every == 0
@@ -294,7 +294,7 @@ class FilteredSource(Source):
 
 
 def chosen_columns(source: Source, roles: Roles) -> Source:
-    """Return the columns of a matrix that are chosen by their names, or their numbers from 0."""
+    """Return a view of the columns selected by name, or by number from 0."""
     if roles.columns is None:
         return source
     names = source.feature_names or [str(j) for j in range(source.n_features)]
@@ -303,7 +303,7 @@ def chosen_columns(source: Source, roles: Roles) -> Source:
 
 
 class _Turned(Source):
-    """Names, ids and sizes of a source on its side, dense or sparse."""
+    """Names, ids and sizes of a transposed source, dense or sparse."""
 
     n_samples: int
     starts_quickly = False
@@ -320,7 +320,7 @@ class _Turned(Source):
         names = list(chain.from_iterable(source.iter_index()))
         self.feature_names = names or None
         self.n_samples = source.n_features
-        # Where only reading tells, the table is read once for it.
+        # If the number is only known after reading, the table is read once to count.
         rows = len(names) or source.n_samples
         self.n_features = rows or sum(len(block) for block in source.iter_blocks(_ROWS))
         check_shape((self.n_samples, self.n_features), self.uri)
@@ -332,10 +332,10 @@ class _Turned(Source):
 
 
 class TransposedSource(_Turned):
-    """A dense source on its side: written to a file without a name by bands, which are read back.
+    """A transposed dense source, written in bands to an unnamed file and read back.
 
-    A band has the columns of the file that are handed out together. Each block of rows that is read
-    gives a piece to every band.
+    A band holds the file's columns that are returned together. Each block of rows that is read
+    contributes a piece to every band.
     """
 
     def __init__(self, source: Source) -> None:
@@ -370,7 +370,7 @@ class TransposedSource(_Turned):
 
 
 class TransposedSparse(_Turned, ByBands):
-    """A sparse source on its side, whose entries are brought into order of its columns."""
+    """A transposed sparse source, whose entries are sorted by the source's columns."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -385,7 +385,7 @@ class TransposedSparse(_Turned, ByBands):
         return self._source.stored_dtype
 
     def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield rows, columns and values of the entries, in the order of the file."""
+        """Yield rows, columns and values of the entries, in file order."""
         first = 0
         for block in self._blocks():
             entries = block.tocoo()
@@ -398,5 +398,5 @@ class TransposedSparse(_Turned, ByBands):
 
 
 def transposed(source: Source) -> Source:
-    """Return a source whose rows are the columns of another one."""
+    """Return the transpose of a source."""
     return (TransposedSparse if source.sparse else TransposedSource)(source)

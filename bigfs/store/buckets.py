@@ -52,7 +52,7 @@ def obstore_package() -> Any:
 def hurried() -> AbstractContextManager[None]:
     """Give up soon on failing requests of this thread.
 
-    It only cleans up, which the next run would do too.
+    Used while cleaning up, which the next run would do too.
     """
     return set_within(_patience, HURRIED_SECONDS)
 

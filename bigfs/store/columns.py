@@ -27,8 +27,9 @@ from bigfs.store.values import refusing
 # Maximum number of columns named in one message; a file that is not a numeric table may have
 # thousands.
 _NAMED = 100
-# Number of first rows, and of values in them, that are checked for columns that are not
-# measurements, and the fewest rows for such a check.
+# Maximum number of first rows, and of values in them, checked for columns that are not
+# measurements, and the minimum number of rows for this check. Then the number of such columns up to
+# which they are taken for ids.
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES, _FEWEST_ROWS = 10_000, 10**6, 20
 _MOST_IDS = 3
 # Names have a common form if at least this many, and this share of all, match it. Then the number
@@ -287,7 +288,7 @@ def refuse_unusable(
     *,
     dropped_by: str = "",
 ) -> None:
-    """Raise one InputError that names all columns which would be features but are not numeric.
+    """Raise one InputError naming all non-numeric columns that would be features.
 
     Parameters
     ----------

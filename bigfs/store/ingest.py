@@ -152,7 +152,7 @@ def ingest(
     Raises
     ------
     InputError
-        If the source contains an unusable value (the message names its row and column), if it
+        If the source cannot be used (an unusable value is reported with its row and column), if it
         changes while it is read, or if ``dest`` exists.
     MemoryLimitError
         If the source has to be held in memory as a whole and exceeds the limit.

@@ -206,7 +206,7 @@ class ObjectPath:
             again(self, "remove", lambda: self._client.delete(self.key))
 
     def remove_below(self) -> None:
-        """Remove all objects below this name."""
+        """Remove all objects below this address."""
 
         def remove() -> None:
             for batch in self._client.list(self.key):

@@ -90,8 +90,8 @@ class RunDirectory(RunFolder):
     def _fault(self, name: str) -> tuple[str, str] | None:
         """Return a fault of a finished stage's files: which files, and what is wrong with them.
 
-        Ingested data verify each chunk when it is read, and buckets have their own checksums. For
-        these only the list and the metadata, or only the list, are compared.
+        Ingested data verify each chunk when it is read, and buckets have their own checksums. Of
+        the former only the list and the metadata are compared, of the latter only the list.
         """
         if not self.is_intact(name):
             return "files", "are missing"

@@ -375,9 +375,8 @@ class RunFolder:
     def _put_away(self, name: str, path: Location) -> Location | None:
         """Mark a stage's folder for removal with this attempt; return its path, or None.
 
-        None is returned if the folder is not ours.
-
-        On disk it is moved at once. In a bucket the next write of the manifest records it.
+        None is returned if the folder is not ours. On disk the folder is moved at once. In a bucket
+        the next write of the manifest records it.
         """
         record = self.manifest["stages"].get(name)
         if isinstance(path, ObjectPath):

@@ -235,7 +235,10 @@ _TEMPORARY: ContextVar[str | None] = ContextVar("folder of temporary files", def
 
 
 def temporary_files_in(folder: Location) -> AbstractContextManager[None]:
-    """Create unnamed temporary files in this folder, whose disk the plan checks for space."""
+    """Return a context in which unnamed files are created in a folder.
+
+    A plan checks the disk of this folder for their size.
+    """
     return set_within(_TEMPORARY, str(folder) if isinstance(folder, Path) else None)
 
 

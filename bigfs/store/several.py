@@ -25,8 +25,8 @@ def sources_of(uri: str) -> list[str] | None:
     """Return the sources that a URI refers to, in order; None if it is a single source.
 
     A list refers to its entries, a glob to its matches, and a folder to the parts of the table in
-    it, as written by Spark and Dask, or to its .npy files if there is no table. Names are sorted
-    naturally: numbers in them count as numbers.
+    it, as written by Spark and Dask, or to its .npy files if there is no table. Matches and parts
+    are sorted naturally: numbers in names count as numbers.
 
     Raises
     ------

@@ -197,7 +197,7 @@ class Source(ABC):
     def holds_counts(self) -> bool:
         """Return True if the matrix is sparse and its first values are counts.
 
-        Only the first block of 1,000 rows that has entries is looked at.
+        Only the first block of 1,000 rows that has entries is checked.
         """
         if not self.sparse:
             return False
@@ -453,49 +453,51 @@ class Options:
     Settings
     --------
     variable : str or None, default=None
-        Array to read where a file or group holds several. None: ``X``, or the only one.
+        Array to read if a file or group holds several. None: ``X``, or the only one.
     header : {"auto", True, False}, default="auto"
-        Whether the first line of a .csv or .tsv names the columns. ``"auto"``: text does, and
-        numbers are a sample; numbers that may be either (wavelengths, years) are refused.
+        Whether the first line of a .csv or .tsv holds the column names. ``"auto"``: yes if it is
+        text, no if it is numbers; numbers that may be either (wavelengths, years) are an error.
     csv : dict or None, default=None
-        Spelling of a text table (.csv, .tsv, .txt, .data, .tab, packed or not): ``delimiter``
-        (``" "``: one blank or more), ``decimal``, ``comment``, ``na_values``,
-        ``encoding``, ``skip_rows``, as ``{"delimiter": ";", "decimal": ",", "na_values": ["?"]}``.
-        None: cells between commas, of .tsv and .tab between tabs. `bigfs inspect` proposes them.
+        Format of a text table (.csv, .tsv, .txt, .data, .tab, compressed or not): ``delimiter``
+        (``" "``: one or more blanks), ``decimal``, ``comment``, ``na_values``, ``encoding``,
+        ``skip_rows``, such as ``{"delimiter": ";", "decimal": ",", "na_values": ["?"]}``. None:
+        separated by commas, or by tabs for .tsv and .tab. `bigfs inspect` proposes settings.
     columns : str, list of str or None, default=None
-        Features: names, globs, or ranges where names are numbers, and behind a ``!`` those to leave
-        out: ``["gene_*", "!gene_7"]`` or ``["400..900", "!650..700"]``. A matrix without names has
-        the numbers of its columns, from 0. None: all, of a table all other columns.
+        Features to use: names, globs, or ranges if names are numbers; the prefix ``!`` excludes:
+        ``["gene_*", "!gene_7"]`` or ``["400..900", "!650..700"]``. Columns of a matrix without
+        names are numbered from 0. None: all, or all columns of a table that have no other role.
     index : str or None, default=None
-        Column of a table with the rows' ids, which are kept beside the rows.
+        Column of a table with the row ids, which are kept with the rows.
     labels : str, list of str or None, default=None
         Columns of a table with known classes. They are never features.
     layer : str or None, default=None
-        Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``, or of loom. None: its ``X``.
+        Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``, or layer of a loom file. None:
+        its ``X``.
     feature_types : str, list of str or None, default=None
-        Of counts of 10x: the types of features to read, such as ``"Antibody Capture"``. None:
-        genes where there are several types.
+        Feature types to read from 10x counts, such as ``"Antibody Capture"``. None: genes, if there
+        are several types.
     booleans : {"numbers", "drop"}, default="numbers"
-        Columns of a table that are true or false: read as 1 and 0, or left out.
+        Boolean columns of a table: read as 1 and 0, or dropped.
     dates : {"error", "numbers", "drop"}, default="error"
-        Columns of dates: refused, read as days since 1970-01-01, or left out.
+        Date columns of a table: rejected with an error, read as days since 1970-01-01, or dropped.
     categories : {"error", "numbers", "one_hot", "drop"}, default="error"
-        Columns of categories or texts: refused, numbered in sorted order, one feature of 0 and 1
-        for each of up to 1,000 values (``city=Ulm``), or left out. The values are read first.
+        Categorical or string columns of a table: rejected with an error, numbered in sorted order,
+        replaced by one 0/1 feature per value (``city=Ulm``), or dropped. A column may have up to
+        1,000 distinct values, which are read first.
     rows : dict or None, default=None
-        Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
-        feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
-        "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
+        Rows to read: ``{"every": 10}``, or those with certain values in a column, which is then not
+        a feature: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column": "kind",
+        "keep": ["a", "b"]}`` (or ``drop``). The column is named like labels. None: all.
     features : str, int, list of them or None, default=None
-        Of an array of several dimensions: name or number of the one of the features, or of several
-        (``[1, 2]``); the others are stacked into rows, and `bigfs.to_grid` puts what has a row each
-        back. Coordinates are the names of the features.
+        For an array of several dimensions: name or number of the feature dimension, or several
+        (``[1, 2]``). The others are stacked into rows, and `bigfs.to_grid` unstacks results with
+        one value per row. Coordinates of the feature dimension become the feature names.
     no_data : float or None, default=None
-        A value of such an array that stands for a missing one.
+        Value of such an array that represents missing data.
     transpose : bool, default=False
-        Whether the table or matrix lies on its side, such as genes by cells: its columns are the
-        rows, and their names the ids; the ids of its rows (``index``) are the names of the
-        features. ``columns`` are then those of the file.
+        Whether the table or matrix is transposed, such as genes by cells: its columns are read as
+        rows, with the column names as row ids, and its row ids (``index``) are the feature names.
+        ``columns`` then refers to columns of the file.
     """
 
     variable: str | None
@@ -552,11 +554,11 @@ def open_matrix(
     ----------
     X : str, Path, list of them, ndarray, DataFrame, sparse matrix, AnnData, Dask, zarr or HDF5 \
 array, or Source
-        A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat, .h5ad, the .h5 or the
+        A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat, .h5ad, the .h5 file or
         folder of Cell Ranger, or a zarr array or group with ``X``, such as an AnnData;
-        ``sklearn:NAME`` for a set that scikit-learn ships; or an object. A list of them, a glob
-        (``parts/*.csv``) or a folder of .parquet, .csv or .tsv parts is one matrix: rows one after
-        the other, features matched by name, in the order of the first.
+        ``sklearn:NAME`` for a dataset that scikit-learn ships; or an object. A list of them, a glob
+        (``parts/*.csv``) or a folder of .parquet, .csv or .tsv parts is read as one matrix: rows
+        are concatenated, features matched by name, in the order of the first.
     {settings}
 
     Returns

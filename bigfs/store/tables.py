@@ -1,8 +1,6 @@
 """Tables with typed columns, read as blocks of numbers; shared by all table formats.
 
 Each table format provides a `Table`: a schema, and the rows as Arrow batches of selected columns.
-
-Each table format provides a `Table`: a schema, and the rows as Arrow batches of selected columns.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ class Table(ABC):
         Raises
         ------
         InputError
-            If a string is not valid UTF-8.
+            If the data are damaged, or a string is not valid UTF-8.
         """
         import pyarrow as pa
 

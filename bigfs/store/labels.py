@@ -84,11 +84,12 @@ def load_labels(
 
 
 def check_order(uri: str | LabelValues, source: Source) -> None:
-    """Raise InputError if row ids show that labels are in another order than the data.
+    """Raise InputError if row ids show that labels are of other rows or in another order.
 
     A table of labels may have a column with the name of the source's id column, or a string column
-    with the same ids; an AnnData has its obs_names. Nothing is checked if there are no such ids, if
-    they are other ids, or if the column of that name is numeric while the source's ids are not.
+    with the same ids; an AnnData has its obs_names. Labels are not checked if there are no such
+    ids, if a column of another name or the obs_names hold other ids, or if the column of that name
+    is numeric while the source's ids are not.
     """
     if source.index is None or isinstance(uri, LabelValues):
         return

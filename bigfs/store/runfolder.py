@@ -91,8 +91,8 @@ class RunFolder:
         RunLockedError
             If another run holds the directory.
         InputError
-            If the path is not a run directory, or a foreign file has the name of one that the run
-            would write.
+            If the path contains something that is not a run directory, or a foreign file has the
+            name of one that the run would write.
         """
         is_new, was_empty = self._create()
         try:

@@ -139,7 +139,7 @@ def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
 
 
 def without_mask(X: Any) -> Any:
-    """Return a numeric masked array as floats with NaN for masked values; else X unchanged."""
+    """Return a masked array with NaN for masked values, as floats if numeric; else X unchanged."""
     if not isinstance(X, np.ma.MaskedArray) or X.dtype.kind not in "fiubO":
         return X
     if X.dtype.kind == "O":
@@ -304,7 +304,7 @@ def all_usable(X: np.ndarray) -> bool:
 
 
 def are_counts(values: np.ndarray) -> bool:
-    """Return True if any values are nonzero, and all of these are positive integers or NaN."""
+    """Return True if there are nonzero values, all of them positive integers; NaN is ignored."""
     values = values[(values != 0) & ~np.isnan(values)]
     return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
 

@@ -160,11 +160,12 @@ def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
             try:
                 return action()
             except Exception as error:
-                n_damaged += isinstance(error, DamagedError)
+                is_damaged = isinstance(error, DamagedError)
+                n_damaged += is_damaged
                 is_cut = isinstance(error, obstore_package().exceptions.BaseError) and any(
                     part in str(error) for part in ("response body", "invalid list response")
                 )
-                is_tried = 0 < n_damaged < _DAMAGED_ANSWERS or is_cut
+                is_tried = (is_damaged and n_damaged < _DAMAGED_ANSWERS) or is_cut
                 if not is_tried or time.monotonic() + pause > deadline:
                     raise
                 time.sleep(pause)

@@ -174,7 +174,7 @@ def ingest(
         )
     with as_part() if append else nullcontext():
         matrix = open_matrix(source, **opening)
-    limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
+    limit = parse_bytes(DEFAULT_MEMORY_LIMIT if memory_limit is None else memory_limit)
     return_large_arrays()
     if append:
         from bigfs.store.append import append_rows

@@ -223,9 +223,11 @@ def replaced_file(
         partial.replace(place)
         if sync:
             sync_path(place.parent)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):  # if nothing can be written, there is nothing to remove
             partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
             f"Cannot write {place}: {error}. Free space there, or give another place."
         ) from error

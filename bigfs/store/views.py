@@ -173,7 +173,7 @@ class FilteredSource(Source):
         self._columns = columns
         for name in (
             *("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index", "notes"),
-            *("grid", "column_types", "starts_quickly", "read_once"),
+            *("grid", "column_types", "starts_quickly", "read_once", "categories"),
             *("held_bytes", "temporary_bytes"),
         ):
             setattr(self, name, getattr(source, name))

@@ -195,7 +195,7 @@ class CubeSource(Source):
 
     @property
     def is_plain(self) -> bool:
-        """True for a matrix with its features in columns and no decoding of its numbers."""
+        """True for a matrix with features in columns, no decoding and no ``no_data`` value."""
         return (self._shape[2:], self._axes, self._decode, self._no_data) == ((), (1,), None, None)
 
     @property

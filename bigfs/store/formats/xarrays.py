@@ -212,7 +212,7 @@ def _stored(dataset: Any, name: str, uri: str, place: Place, cube: Mapping[str, 
 
 
 def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
-    """Store the label of the feature axis in ``grid``: the dimension, and its unit if any."""
+    """Store the label of the feature axis in ``grid``: its dimension, with the unit if any."""
     if len(along) == 1:
         unit = data.coords[along[0]].attrs.get("units") if along[0] in data.coords else None
         label = f"{along[0]}, {unit}" if unit else along[0]

@@ -88,7 +88,7 @@ class AnnotatedTree:
         return partial(opening, f"{self.path}/{name}")
 
     def read(self, name: str) -> Any:
-        """Return a column of a data frame, or an old frame, as anndata reads it.
+        """Return a column of a data frame, or a whole frame of records, as anndata reads it.
 
         Raises
         ------
@@ -173,7 +173,7 @@ def contents(path: Location, variable: str | None = None) -> dict[str, list[str]
         tree = tree if tree.find("mod") is None else _modality(tree, variable)
         obs = tree.frame("obs")
         held = {group: sorted(tree.find(group) or ()) for group in ("layers", "obsm", "obsp")}
-        if hasattr(obs, "shape"):  # of anndata before 0.7
+        if hasattr(obs, "shape"):  # anndata before 0.7
             return {"obs": list(obs.dtype.names[1:]), **held}
         columns = [str(name) for name in obs.attrs.get("column-order", ())]
         return {"obs": [f"{name}{_kind(tree.find(f'obs/{name}'))}" for name in columns], **held}
@@ -349,7 +349,7 @@ def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, ur
 
 
 def open_element(node: Any, place: Place, uri: str) -> Source:
-    """Open a matrix of an AnnData on disk.
+    """Open one dense array or sparse matrix of an AnnData on disk.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
         If its kind, which is named in the message, is not supported.
     """
     kind = node.attrs.get(ENCODING)
-    if "h5sparse_format" in node.attrs:  # of anndata before 0.7
+    if "h5sparse_format" in node.attrs:  # anndata before 0.7
         kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
         if type(node).__module__.startswith("zarr"):
@@ -432,7 +432,7 @@ def open_object(adata: Any, options: Options) -> Source:
 
 def _matrix(X: Any, uri: str) -> Source:
     """Open a matrix of an AnnData object."""
-    stored = getattr(X, "group", X)  # of a sparse matrix on disk
+    stored = getattr(X, "group", X)  # the group of a sparse matrix on disk
     if type(stored).__module__.startswith(("h5py", "zarr")):
         return open_element(stored, partial(parts.open_here, stored), uri)
     if hasattr(X, "tocsr"):

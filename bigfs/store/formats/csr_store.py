@@ -64,7 +64,7 @@ class StoredCSR(RandomAccessSource):
             if self.chunk_rows < 1 or n_blocks != -(-self.n_samples // self.chunk_rows):
                 raise ValueError(f"{n_blocks} blocks for {self.n_samples} rows")
         if self.index is not None:
-            from bigfs.store.formats.zarr_array import open_rows  # loads zarr
+            from bigfs.store.formats.zarr_array import open_rows  # imports zarr
 
             self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)

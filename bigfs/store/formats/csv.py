@@ -605,7 +605,7 @@ def _end_of_records(text: bytes, quoted: bytes) -> int:
 
 
 def _possible(words: list[str], piece: bytes) -> list[str]:
-    """Return the words that may occur in a piece, as all of their characters do.
+    """Return the words that may occur in a piece, judging by their characters.
 
     pyarrow builds a trie of its words for each column. With all spellings of a missing value it
     takes 40 KB, and a piece of numbers needs none of them.

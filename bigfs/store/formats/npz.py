@@ -32,7 +32,7 @@ _SCIPY = {"data", "shape", "format"}
 _PIECE_BYTES = 2**18
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError,
-    UnicodeDecodeError,  # of a name
+    UnicodeDecodeError,  # a name that is not UTF-8
 )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _numbers(path: Location, member: str) -> tuple[int, ...]:
     """Return the shape of a member, which is empty if it does not hold numbers."""
     try:
         shape, _, dtype = member_header(path, member)
-    except InputError:  # such as pickled labels beside the matrix
+    except InputError:  # such as pickled labels next to the matrix
         return ()
     return shape if dtype.kind in "fiub" else ()
 

@@ -72,8 +72,8 @@ class ParquetTable(Table):
     def _check_group(self, group: int) -> None:
         """Raise InputError if the footer is damaged for a row group.
 
-        Arrow would abort the process when a column of the metadata is accessed. Here it is made to
-        check all columns, which it does before it reads values, in a file that refuses reads.
+        Otherwise Arrow would abort the process when a damaged column is requested. Arrow checks all
+        columns before it reads values, so it is given a file that refuses reads.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq

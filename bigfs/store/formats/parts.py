@@ -218,7 +218,7 @@ class CSRParts(_Parts, RandomAccessSource):
 
     @cached_property
     def layout(self) -> CSRLayout:
-        """Blocks of 8 to 16 MB of entries."""
+        """Layout with blocks of 8 to 16 MB of entries."""
         return csr.csr_layout(self._indptr, self.dtype.itemsize)
 
     def block_entries(self, rows: int) -> int:
@@ -267,9 +267,9 @@ class CSRParts(_Parts, RandomAccessSource):
 class ByBands(_SomeFeatures):
     """Sparse matrix whose entries, stored in any order, are sorted by rows in a temporary file.
 
-    The entries of each row are counted while all entries are written to the file, with 12 to 16
-    bytes each, and every piece is sorted by groups of rows. Then the entries of a band of rows lie
-    in one range of each piece. The file is in the folder for temporary files (TMPDIR).
+    The entries of each row are counted while all entries are written to the file, usually with 12
+    to 16 bytes each, and every piece is sorted by groups of rows. Then the entries of a band of
+    rows lie in one range of each piece. The file is in the folder for temporary files (TMPDIR).
     """
 
     n_samples: int
@@ -382,7 +382,7 @@ class ByBands(_SomeFeatures):
     def _records(
         self, file: IO[bytes], ends: list[np.ndarray], start: int, stop: int
     ) -> np.ndarray:
-        """Return the entries of rows ``start`` to ``stop``, in the order of the input."""
+        """Return the entries of the given rows; those of one row are in the order of the input."""
         assert self._rows is not None  # set by _count
         first, last = self._group_of(start), self._group_of(stop - 1) + 1
         # Treat each record as one opaque value: NumPy copies the fields of records one by one.

@@ -1,4 +1,4 @@
-"""Satellite images in GeoTIFF and ENVI, read by rasterio: bands are features, pixels are rows."""
+"""Raster images (GeoTIFF, ENVI) read by rasterio, with bands as features and pixels as rows."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _LINES_BYTES = 16 * 10**6
 
 @contextmanager
 def _open_bands(path: Location, no_data: float | None) -> Iterator[_Picture]:
-    """Open a picture as an array; the file is opened anew for every read."""
+    """Open an image as an array; the file is opened anew for every read."""
     with opened(path) as file:
         yield _Picture(file, no_data)
 
 
 class _Picture:
-    """Bands of an open picture as one array, with scale and offset applied.
+    """Bands of an open image as one array, with scale and offset applied.
 
     Values that are masked or equal to ``no_data`` are NaN.
     """
@@ -49,7 +49,7 @@ class _Picture:
         stored = np.result_type(*("c8" if "complex" in kind else kind for kind in file.dtypes))
         masks = {flag for flags in file.mask_flag_enums for flag in flags}
         scaled = {*file.scales} != {1} or {*file.offsets} != {0}
-        # A picture of integers is read in its stored type if nothing is missing or scaled. 64 bits
+        # An image of integers is read in its stored type if nothing is missing or scaled. 64 bits
         # are excluded because floats may not hold them.
         self._is_plain = stored.kind in "iu" and stored.itemsize < 8 and no_data is None
         self._is_plain &= not scaled and {flag.name for flag in masks} == {"all_valid"}
@@ -82,12 +82,12 @@ class _Picture:
 
 @contextmanager
 def opened(path: Location) -> Iterator[Any]:
-    """Open a picture with rasterio.
+    """Open an image with rasterio.
 
     Raises
     ------
     InputError
-        If it is not a picture, lies in a bucket, or the package rasterio is not installed.
+        If it is not such an image, lies in a bucket, or the package rasterio is not installed.
     """
     if not isinstance(path, Path):
         raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
@@ -122,7 +122,7 @@ def _data_of(path: Path) -> str:
 
 
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open a picture; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
+    """Open an image; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
 
     A pixel that has no data in a band, according to the file, is a missing value in this band.
     """
@@ -158,7 +158,7 @@ def _names(file: Any) -> list[str] | None:
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return the only band of a picture of classes as labels.
+    """Return the only band of an image of classes as labels.
 
     The labels have the stored type if it holds all values, which are NaN if missing.
     """
@@ -178,7 +178,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and type of the only array of a picture."""
+    """Return name, shape and type of the only array of an image."""
     with opened(path) as file:
         return [("bands", (file.count, file.height, file.width), str(file.dtypes[0]))]
 
@@ -218,7 +218,7 @@ def write_map(
     Raises
     ------
     InputError
-        If the rows are not the pixels of a picture.
+        If the rows are not the pixels of an image.
     """
     if not grid or "transform" not in grid:
         raise InputError("A GeoTIFF is written of the pixels of one (.tif, .img) only.")

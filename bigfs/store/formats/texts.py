@@ -27,7 +27,7 @@ _FAULTS = (
     OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError,
     NotImplementedError,
 )  # fmt: skip
-# Words for a missing value, those of pandas and pyarrow, in any mix of cases.
+# Words for a missing value in lower case: those of pandas and of pyarrow.
 _WORDS = ("na", "n/a", "nan", "null", "none", "<na>", "#n/a", "#na", "-nan", "1.#ind", "-1.#qnan")
 MISSING = frozenset(("", *_WORDS))
 SPELLED = sorted(

@@ -33,7 +33,7 @@ _BESIDE = ("coordinates", "bounds", "grid_mapping")
 
 
 class _Array:
-    """DataArray whose slices are read or computed lazily."""
+    """DataArray whose slices are read, or computed by Dask, when they are requested."""
 
     def __init__(self, data: Any) -> None:
         self._data, self.shape, self.dtype = data, data.shape, data.dtype

@@ -69,8 +69,9 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
 def read_column(path: Location, name: str, rows: Collection[str] = ()) -> Any:
     """Return an array by its name, or a column of ``obs`` of an AnnData.
 
-    Without a name, ``y`` of a group is returned. ``rows`` are the dimensions of the rows that the
-    values belong to, if known.
+    Without a name, ``y`` of a group is returned. The name `SOURCE` returns the number of the source
+    of each row, if a store has several. ``rows`` are the dimensions of the rows that the values
+    belong to, if known.
     """
     node = open_node(path)
     if _is_annotated(node):
@@ -141,7 +142,7 @@ def open_array(
     group: Any = None,
     **cube: Any,
 ) -> Source:
-    """Open an array, with the names of its features that its group has.
+    """Open an array, with the feature names that its group has.
 
     Parameters
     ----------
@@ -255,7 +256,13 @@ def open_node(path: Location) -> Any:
 def open_file(
     path: Location, variable: str | None, layer: str | None = None, **cube: Any
 ) -> Source:
-    """Open a zarr folder."""
+    """Open a zarr array or group at a path.
+
+    Raises
+    ------
+    InputError
+        If its ingest into a bucket is not finished.
+    """
     if isinstance(path, ObjectPath) and (path / UNFINISHED).is_file():
         raise InputError(
             f"{path} is not finished: its ingest still runs, or was cut off. Wait for it, or "
@@ -265,7 +272,7 @@ def open_file(
 
 
 def open_object(node: Any, options: Options) -> Source:
-    """Open an array or group."""
+    """Open a zarr array or group that is given as an object."""
     source = open_zarr(node, options.variable, **options.settings)
     folder = folder_of(node)
     if source.watch is None and isinstance(folder, Path):
@@ -330,8 +337,8 @@ class ZarrSource(ArrayByRows):
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes needed to decode chunks, in addition to a block of rows.
 
-        They are those of a band of chunks and of the chunks that are decompressed at once, beyond
-        the bytes that usual chunk sizes need.
+        They hold a band of chunks, and the chunks that are decompressed at once, both counted
+        twice. The bytes that chunks of usual sizes need are subtracted.
         """
         size = int(array.dtype.itemsize)
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * size

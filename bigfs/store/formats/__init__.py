@@ -1,10 +1,11 @@
-"""Formats of files and folders: each is one module here and one line of `FORMATS`.
+"""Formats of files and folders, each with a module in this package and an entry in `FORMATS`.
 
-A module of tables has ``open_table(path, **settings)``, which returns a `Table`; all else follows
-from it. Another module has ``open_file(path, variable, **settings)``, which returns a `Source`,
-and may have ``preview(path)``, the arrays that `bigfs inspect` lists, as name, shape and type, and
-``read_column(path, name)``, the values of an array or a column, by which labels are named. With
-``write(file, columns)`` the selected columns are exported.
+A module for tables defines ``open_table(path, **settings)``, which returns a `Table`; reading needs
+nothing else. Any other module defines ``open_file(path, variable, **settings)``, which returns a
+`Source`. It may also define ``preview(path)``, which returns name, shape and type of the arrays
+that `bigfs inspect` lists, and ``read_column(path, name)``, which returns the values of an array or
+a column, such as labels. Any module may define ``write(file, columns)``, which exports the selected
+columns.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from bigfs.store.location import Location
 
 @dataclass(frozen=True)
 class Format:
-    """A format: by what it is told, and what it takes."""
+    """Format of files or folders: its reader, how it is recognized, and its settings."""
 
-    module: str  # its reader, in this folder
-    endings: tuple[str, ...] = ()  # of names, in small letters
-    # Settings of `open_matrix` that its reader takes, beside ``variable``; a table takes "roles".
+    module: str  # reader, a module of this package
+    endings: tuple[str, ...] = ()  # extensions of names, in lower case
+    # Settings of `open_matrix` that the reader accepts besides ``variable``; tables have "roles".
     takes: tuple[str, ...] = ()
-    magic: bytes | tuple[bytes, ...] = ()  # how a file begins, where the name does not tell
-    folders: tuple[str, ...] = ()  # what a folder of the format holds one of
-    writes: tuple[str, ...] = ()  # those of the endings that export writes
+    magic: bytes | tuple[bytes, ...] = ()  # first bytes, used if the name is not sufficient
+    folders: tuple[str, ...] = ()  # names, one of which a folder of the format contains
+    writes: tuple[str, ...] = ()  # extensions that export can write
     keeps_ids: bool = False  # whether an export may hold the rows' ids
-    # Whether ``read_column`` takes the dimensions of the rows, for arrays of several dimensions.
+    # Whether ``read_column`` accepts the dimensions of the rows, for arrays of several dimensions.
     takes_dimensions: bool = False
 
     @property
@@ -40,18 +41,18 @@ class Format:
         return "roles" in self.takes
 
     def proposed(self, path: Location) -> dict[str, Any]:
-        """Return the settings with which a file seems to be readable; empty: it needs none."""
+        """Return the settings with which a file can probably be read, empty if it needs none."""
         propose = getattr(self.reader, "propose", None)
         return {} if propose is None else propose(path)
 
     @property
     def has_labels(self) -> bool:
-        """True if an array or a column of it may be labels."""
+        """True if labels can be read from an array or a column of such a file."""
         return self.is_table or hasattr(self.reader, "read_column")
 
     @property
     def reader(self) -> Any:
-        """The module."""
+        """Module that reads the format."""
         return import_module(f"{__name__}.{self.module}")
 
 
@@ -93,7 +94,7 @@ FORMATS = (
               for packed in ("", ".gz", ".bz2")),
     ),
     HDF5,
-    # NetCDF 3, which is no HDF5.
+    # NetCDF 3, which is not based on HDF5.
     Format("xarrays", (), _CUBE, b"CDF", takes_dimensions=True),
     Format(
         "raster", (".tif", ".tiff", ".img", ".dat", ".bsq", ".bil", ".bip", ".hdr"), _CUBE,
@@ -102,10 +103,11 @@ FORMATS = (
     _COUNTS,
     ZARR,
 )  # fmt: skip
-# Endings of the files of tables; in a folder other texts than .csv and .tsv are no parts of one.
+# Extensions of the files of tables, and of the files that may be parts of a table in a folder. Of
+# the texts only .csv and .tsv may be parts.
 TABLES = tuple(ending for entry in FORMATS if entry.is_table for ending in entry.endings)
 PARTS = tuple(ending for ending in TABLES if not ending.startswith((".txt", ".data", ".tab")))
-# What is not read, and what converts it.
+# Extensions of unsupported files, with code that converts them.
 REFUSED = {
     (".xlsx", ".xls", ".ods"): "pandas.read_excel(path).to_parquet('X.parquet')",
     (".sav", ".por"): "pandas.read_spss(path).to_parquet('X.parquet')",
@@ -120,18 +122,18 @@ _MAGIC_BYTES = 16
 
 
 def format_named(name: str) -> Format | None:
-    """Return the format that the ending of a name tells; None if it tells none."""
+    """Return the format for the extension of a name, or None if it is unknown."""
     lower = name.lower()
     return next((entry for entry in FORMATS if lower.endswith(entry.endings)), None)
 
 
 def format_of(path: Location) -> Format:
-    """Return the format of a file or folder: by its name, else by how it begins.
+    """Return the format of a file or folder, by its name or else by its first bytes.
 
     Raises
     ------
     InputError
-        If it is of none of them.
+        If the format is unknown or not supported.
     """
     if path.is_dir():
         return format_of_folder(path) or ZARR
@@ -140,10 +142,10 @@ def format_of(path: Location) -> Format:
         if lower.endswith(endings):
             raise InputError(f"{path}: this kind of file is not read. Convert it: {cure}.")
     known = None if lower.endswith(".zarr") else format_named(path.name)
-    if known not in (None, HDF5):  # some name NetCDF 3 so too
+    if known not in (None, HDF5):  # NetCDF 3 may have an extension of HDF5
         return known
     begin = b""
-    if not isinstance(path, Path) or path.is_file():  # a pipe would be waited for
+    if not isinstance(path, Path) or path.is_file():  # reading a pipe would block
         with path.open("rb") as file:
             begin = file.read(_MAGIC_BYTES)
     for entry in FORMATS:
@@ -159,9 +161,9 @@ def format_of(path: Location) -> Format:
 
 
 def format_of_folder(path: Location) -> Format | None:
-    """Return the format of a folder that is one matrix; None if it is of none.
+    """Return the format of a folder that holds one matrix, or None if it has no known format.
 
-    The names of a folder of counts may begin with that of a sample.
+    File names in a folder of counts may begin with a sample name.
     """
     for entry in FORMATS:
         if any((path / name).exists() for name in entry.folders):
@@ -171,10 +173,10 @@ def format_of_folder(path: Location) -> Format | None:
 
 
 def shown(entries: Iterable[Format]) -> str:
-    """Return the endings of some formats, without those of packed texts."""
+    """Return the extensions of formats for a message, without those of compressed texts."""
     return ", ".join(e for entry in entries for e in entry.endings if e.count(".") == 1)
 
 
 def taken_by(setting: str) -> str:
-    """Return the endings of the formats that take a setting, for a message."""
+    """Return the extensions of the formats that accept a setting, for a message."""
     return shown(entry for entry in FORMATS if setting in entry.takes)

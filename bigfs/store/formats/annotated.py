@@ -1,8 +1,9 @@
-"""AnnData and MuData: in HDF5 (.h5ad, .h5mu), in zarr of both versions, and as objects.
+"""AnnData and MuData in HDF5 (.h5ad, .h5mu), in zarr of both versions, and as objects.
 
-anndata (extra ``bigfs[anndata]``) reads the columns of frames. A matrix is read by blocks of our
-own: `anndata.io.sparse_dataset` loads all row pointers for each (8 bytes a row of the matrix), and
-unpacks chunks of any size. So no task loads anndata, which takes 86 MB and 1.2 s.
+anndata (extra ``bigfs[anndata]``) reads the columns of data frames. bigfs itself reads the blocks
+of a matrix, because `anndata.io.sparse_dataset` loads all row pointers for each block (8 bytes per
+row of the matrix), and decompresses chunks of any size. So no task imports anndata, which takes
+86 MB and 1.2 s.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ from bigfs.store.values import decoding, installed, plain_values
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": parts.CSRParts, "csc_matrix": parts.CSCParts}
-# Of a column: what is read at once.
+# Upper bounds of the values and the bytes of a column, which is read as a whole.
 _MOST_ROWS, _MOST_BYTES = 2**28, 2 * GIB
-OBS_NAMES = "obs_names"  # as anndata calls the ids of rows
+OBS_NAMES = "obs_names"  # anndata's name of the row ids
 
 
 @dataclass(frozen=True)
 class AnnotatedTree:
-    """The parts of an AnnData by name, in an open file or store.
+    """Access to the parts of an AnnData by name, in an open file or store.
 
     Attributes
     ----------
     root : h5py or zarr group
     path : str or None
-        Where it is, so that other processes can open it; None if it is only here.
+        Path by which other processes can open it; None if only this process can.
     uri : str
     prefix : str, default=""
-        Of the names: the modality of a MuData, ``"mod/rna/"``.
+        Prefix of the names, for a modality of a MuData: ``"mod/rna/"``.
     """
 
     root: Any
@@ -67,16 +68,16 @@ class AnnotatedTree:
 
     @property
     def is_zarr(self) -> bool:
-        """True for zarr."""
+        """True if it is stored in zarr."""
         return type(self.root).__module__.startswith("zarr")
 
     def find(self, name: str) -> Any:
-        """Return an open array or group, None if it is not there."""
+        """Return an open array or group, or None if it does not exist."""
         name = self.prefix + name
         return self.root.get(name) if self.is_zarr else find(self.root, name, self.uri)
 
     def place(self, name: str) -> Place:
-        """Return what opens an array, or the parts of a matrix."""
+        """Return the callable that opens an array, or the parts of a sparse matrix."""
         name = self.prefix + name
         if self.path is None:
             return partial(parts.open_here, self.root[name])
@@ -87,7 +88,13 @@ class AnnotatedTree:
         return partial(opening, f"{self.path}/{name}")
 
     def read(self, name: str) -> Any:
-        """Return a column of a frame as anndata reads it; what is too large is refused before."""
+        """Return a column of a data frame, or a whole frame of records, as anndata reads it.
+
+        Raises
+        ------
+        InputError
+            If it is too large to be read as a whole.
+        """
         node = self.find(name)
         held = [node] if hasattr(node, "shape") else [self.find(f"{name}/{key}") for key in node]
         for part in held:
@@ -99,20 +106,20 @@ class AnnotatedTree:
                 expect(array)
             elif array.chunks is not None:
                 array.check_packed(tuple(slice(0, n) for n in array.shape))
-        with decoding(f"{self.uri}::{name}"), ignoring_warnings():  # of layouts of before
+        with decoding(f"{self.uri}::{name}"), ignoring_warnings():  # about old layouts
             with installed(f"{self.uri} is read by anndata", "'bigfs[anndata]'"):
-                import anndata  # in no task
+                import anndata  # never in a task
             return anndata.io.read_elem(node)
 
     def frame(self, name: str) -> Any:
-        """Return an open frame: a group, or before version 0.7 an array of records."""
+        """Return an open data frame: a group, or before version 0.7 an array of records."""
         node = self.find(name)
         if not hasattr(node, "attrs") or hasattr(node, "shape") and not node.dtype.names:
             raise InputError(f"{self.uri} is no AnnData: it has no frame {name!r}. Write it again.")
         return node
 
     def index(self, frame: str, n_rows: int) -> parts.StoredTexts:
-        """Return the index of a frame, which can be read by pieces."""
+        """Return the index of a data frame, which can be read in pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
             return parts.held_texts(self.read(frame)[node.dtype.names[0]])
@@ -131,12 +138,12 @@ def open_file(path: Location, variable: str | None, layer: str | None = None) ->
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return a column of ``obs``; of a MuData that of a modality, ``"rna:COLUMN"``.
+    """Return a column of ``obs``, or for a MuData that of a modality: ``"rna:COLUMN"``.
 
     Raises
     ------
     InputError
-        If there is no such column, or it is of a kind that is not read.
+        If there is no such column, or its type is not supported.
     """
     import pandas as pd
 
@@ -150,7 +157,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
         if name not in known:
             raise no_column(f"obs of {path}", name, known)
         values = tree.read("obs")[name] if is_old else tree.read(f"obs/{name}")
-        # Of anndata 0.7, and before.
+        # Location of the categories in anndata 0.7 and before.
         categories = f"uns/{name}_categories" if is_old else f"obs/__categories/{name}"
         if tree.find(categories) is not None:
             values = pd.Categorical.from_codes(values, tree.read(categories))
@@ -158,22 +165,22 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 
 def contents(path: Location, variable: str | None = None) -> dict[str, list[str]]:
-    """Return the names of what an AnnData holds beside X: columns of obs with what they are.
+    """Return the names of the members of an AnnData other than X, by group.
 
-    ``variable`` is the modality of a MuData.
+    Columns of obs are followed by their type in brackets. ``variable`` is the modality of a MuData.
     """
     with on_disk(path) as tree:
         tree = tree if tree.find("mod") is None else _modality(tree, variable)
         obs = tree.frame("obs")
         held = {group: sorted(tree.find(group) or ()) for group in ("layers", "obsm", "obsp")}
-        if hasattr(obs, "shape"):  # of anndata before 0.7
+        if hasattr(obs, "shape"):  # anndata before 0.7
             return {"obs": list(obs.dtype.names[1:]), **held}
         columns = [str(name) for name in obs.attrs.get("column-order", ())]
         return {"obs": [f"{name}{_kind(tree.find(f'obs/{name}'))}" for name in columns], **held}
 
 
 def _kind(column: Any) -> str:
-    """Return what a column of obs is, in brackets."""
+    """Return the type of a column of obs, in brackets."""
     if hasattr(column, "shape"):
         return " (text)" if column.dtype.kind in "OTSU" else f" ({column.dtype})"
     if column is not None and "categories" in column:
@@ -193,7 +200,8 @@ def member_on_disk(path: Location, name: str) -> Any:
     Raises
     ------
     InputError
-        If there is no such member, or it is not dense (``obsm``) or no graph by rows (``obsp``).
+        If there is no such member, or it is not dense (``obsm``) or not a graph stored by rows
+        (``obsp``).
     """
     group, _, _ = name.partition("/")
     if format_of(path) not in (HDF5, ZARR):
@@ -211,14 +219,15 @@ def member_on_disk(path: Location, name: str) -> Any:
 
 
 def member_of(adata: Any, name: str) -> Any:
-    """Open an array of ``obsm`` or a graph of ``obsp`` of an AnnData object; name is "obsm/NAME".
+    """Open an array of ``obsm`` or a graph of ``obsp`` of an AnnData object.
 
-    What is lazy, or on disk, is loaded: it has a few values for each row.
+    ``name`` is "obsm/NAME" or "obsp/NAME". A lazy member, or one on disk, is loaded, since it has
+    only a few values per row.
 
     Raises
     ------
     InputError
-        If there is no such member, or it is not dense (``obsm``) or no graph (``obsp``).
+        If there is no such member, or it is not dense (``obsm``) or not a graph (``obsp``).
     """
     group, _, key = name.partition("/")
     members = getattr(adata, group)
@@ -233,7 +242,10 @@ def member_of(adata: Any, name: str) -> Any:
 
 
 def _checked(source: Any, group: str) -> Any:
-    """Return a square sparse matrix by rows (``obsp``), or a dense array (``obsm``)."""
+    """Return the source, or raise InputError if it is not valid for its group.
+
+    ``obsp`` needs a square sparse matrix stored by rows, and ``obsm`` a dense array.
+    """
     uri = source.uri
     if group == "obsm" and (source.sparse or not isinstance(source, RandomAccessSource)):
         raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
@@ -246,12 +258,12 @@ def _checked(source: Any, group: str) -> Any:
 
 
 def read_var_names(path: Location, n_features: int) -> list[str]:
-    """Return the features' names of a .h5ad file or an AnnData zarr store.
+    """Return the feature names of a .h5ad file or an AnnData zarr store.
 
     Raises
     ------
     InputError
-        If there is not one for each feature.
+        If their number is not ``n_features``.
     """
     with on_disk(path) as tree:
         return _names(tree, "var", n_features)
@@ -259,7 +271,7 @@ def read_var_names(path: Location, n_features: int) -> list[str]:
 
 @contextmanager
 def on_disk(path: Location) -> Iterator[AnnotatedTree]:
-    """Open a file or store."""
+    """Open an AnnData or MuData file or zarr store."""
     place = str(path.absolute())
     if not path.is_dir() and not path.name.endswith(".zip"):
         with open_h5(path) as file, decoding(str(path)):
@@ -272,7 +284,10 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
 def _modality(
     tree: AnnotatedTree, name: str | None, how: str = "by input.variable"
 ) -> AnnotatedTree:
-    """Return the AnnData of a modality of a MuData."""
+    """Return the AnnData of one modality of a MuData.
+
+    ``how`` says in the error message how a modality is named.
+    """
     known = sorted(tree.find("mod"))
     if name is None and len(known) == 1:
         name = known[0]
@@ -289,9 +304,9 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
     ----------
     tree : AnnotatedTree
     variable : str or None
-        The modality, of a MuData.
+        Modality of a MuData.
     layer : str or None
-        A layer, or "raw". None: ``X``.
+        Name of a layer, or "raw". None: ``X``.
     """
     if tree.find("mod") is not None:
         tree = _modality(tree, variable)
@@ -316,7 +331,7 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
 
 
 def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, uri: str) -> str:
-    """Return which matrix is read: ``X``, ``raw``, or one of the layers as ``layers/NAME``."""
+    """Return the name of the matrix to read: ``X``, ``raw``, or ``layers/NAME`` for a layer."""
     if layer is None and has_X:
         return "X"
     if layer is None:
@@ -334,22 +349,22 @@ def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, ur
 
 
 def open_element(node: Any, place: Place, uri: str) -> Source:
-    """Open a matrix of an AnnData on disk.
+    """Open one dense array or sparse matrix of an AnnData on disk.
 
     Parameters
     ----------
     node : h5py or zarr array or group
-        Open, for its attributes.
+        Open array or group, whose attributes tell its kind.
     place : Place
     uri : str
 
     Raises
     ------
     InputError
-        If it is of a kind that is not read, which is named.
+        If its kind, which is named in the message, is not supported.
     """
     kind = node.attrs.get(ENCODING)
-    if "h5sparse_format" in node.attrs:  # of anndata before 0.7
+    if "h5sparse_format" in node.attrs:  # anndata before 0.7
         kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
         if type(node).__module__.startswith("zarr"):
@@ -367,12 +382,12 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
 
 
 def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
-    """Return the index of a frame, ``var`` or ``raw/var``: texts of a usual size."""
+    """Return the feature names: the index of ``var`` or ``raw/var``."""
     return parts.all_texts(tree.index(frame, n_features), n_features, tree.uri)
 
 
 def with_names(source: Source, names: list[str]) -> Source:
-    """Return a source with names for its features."""
+    """Return the source with its feature names set."""
     repeated = len(set(names)) < len(names)
     cure = "Make them so: adata.var_names_make_unique()." if repeated else ""
     try:
@@ -384,9 +399,9 @@ def with_names(source: Source, names: list[str]) -> Source:
 
 
 def open_object(adata: Any, options: Options) -> Source:
-    """Open an AnnData: in memory, backed by a file, or lazy.
+    """Open an AnnData object that is in memory, backed by a file, or lazy.
 
-    A backed matrix is read from its file by blocks, a lazy one is computed by blocks.
+    A backed matrix is read from its file in blocks, and a lazy one is computed in blocks.
     """
     if hasattr(adata, "group") or hasattr(adata, "shape") and not hasattr(adata, "var_names"):
         return _matrix(adata, "X")
@@ -396,7 +411,7 @@ def open_object(adata: Any, options: Options) -> Source:
             "layer='raw' for its raw), or a matrix of it."
         )
     uri = "AnnData"
-    # anndata 0.13 lists X among them, as None.
+    # anndata 0.13 lists X among the layers, as None.
     layers = sorted(name for name in adata.layers if name is not None)
     if adata.is_view and adata.isbacked:
         raise InputError(
@@ -404,7 +419,7 @@ def open_object(adata: Any, options: Options) -> Source:
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
     layer = options.settings.get("layer")
-    X = adata.X if layer is None else None  # of a view it is a copy
+    X = adata.X if layer is None else None  # for a view, X is a copy
     name = _chosen(layer, layers, X is not None, adata.raw is not None, uri)
     names = (adata.raw if name == "raw" else adata).var_names
     if name.startswith("layers/"):
@@ -416,15 +431,15 @@ def open_object(adata: Any, options: Options) -> Source:
 
 
 def _matrix(X: Any, uri: str) -> Source:
-    """Open a matrix of an AnnData in memory."""
-    stored = getattr(X, "group", X)  # of a sparse matrix on disk
+    """Open a matrix of an AnnData object."""
+    stored = getattr(X, "group", X)  # the group of a sparse matrix on disk
     if type(stored).__module__.startswith(("h5py", "zarr")):
         return open_element(stored, partial(parts.open_here, stored), uri)
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):
         return DaskSource(X)
-    # The view of an array is one of its own kind.
+    # A view of an array is an instance of anndata's own subclass.
     is_view = isinstance(X, np.ndarray) and not np.ma.isMaskedArray(X)
     return open_matrix(np.asarray(X) if is_view else X)
 
@@ -458,7 +473,7 @@ def write(file: IO[bytes], selected: Any) -> None:
 
 
 def append_lines(root: Any, name: str, lines: Any, *, is_first: bool, **options: Any) -> None:
-    """Write the first rows of a CSR matrix, or columns of a CSC one, or append others to it."""
+    """Append rows to a stored CSR matrix, or columns to a CSC one; create it for the first ones."""
     from anndata.io import sparse_dataset, write_elem
 
     if is_first:
@@ -468,7 +483,7 @@ def append_lines(root: Any, name: str, lines: Any, *, is_first: bool, **options:
 
 
 def _index(h5py: Any, root: Any, name: str, length: int) -> Any:
-    """Make a frame that has an index only, and return the index."""
+    """Create a data frame that has only an index, and return the index."""
     frame = root.create_group(name)
     _encode(frame, "dataframe", "0.2.0")
     frame.attrs["_index"] = "_index"

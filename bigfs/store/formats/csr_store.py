@@ -1,7 +1,8 @@
-"""The stores of sparse matrices that `ingest` writes: CSR row blocks of whole objects.
+"""Stores of sparse matrices that `ingest` writes, as CSR row blocks.
 
-The group ``X/i`` has ``data``, ``indices`` and ``indptr`` of block i, each one chunk, so that a
-task reads whole objects and nothing else. The attributes of the store say how it is cut.
+The group ``X/i`` has ``data``, ``indices`` and ``indptr`` of block i. Each is a single chunk, so
+that a task reads complete objects and nothing else. The attributes of the store describe how rows
+are split into blocks.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
 
 
 class StoredCSR(RandomAccessSource):
-    """A store of CSR row blocks; pickles to its address and shape.
+    """Store of CSR row blocks, which is pickled as its address and shape.
 
     Parameters
     ----------
     path : Path or ObjectPath
     attributes : dict
-        Of the store.
+        Attributes of the store.
     strict : bool, default=True
         Raise CorruptStoreError if an object is missing.
 
     Attributes
     ----------
     stored_entries : ndarray of shape (n_blocks,), int64
-        How many entries each block has.
+        Number of entries of each block.
     """
 
     sparse = checked = True
@@ -63,7 +64,7 @@ class StoredCSR(RandomAccessSource):
             if self.chunk_rows < 1 or n_blocks != -(-self.n_samples // self.chunk_rows):
                 raise ValueError(f"{n_blocks} blocks for {self.n_samples} rows")
         if self.index is not None:
-            from bigfs.store.formats.zarr_array import open_rows  # loads zarr
+            from bigfs.store.formats.zarr_array import open_rows  # imports zarr
 
             self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)
@@ -78,17 +79,17 @@ class StoredCSR(RandomAccessSource):
 
     @property
     def layout(self) -> CSRLayout:
-        """The stored blocks."""
+        """Layout of the stored blocks."""
         entries = self.stored_entries
         return CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
 
     def block_entries(self, rows: int) -> int:
-        """Return a bound of the entries of the largest block of so many rows."""
+        """Return an upper bound of the entries of the largest block of ``rows`` rows."""
         first_blocks = np.arange(0, len(self.stored_entries), -(-rows // self.chunk_rows))
         return int(np.add.reduceat(self.stored_entries, first_blocks).max())
 
     def missing(self) -> list[str]:
-        """Return the names of the objects that are not there."""
+        """Return the names of missing objects."""
         there = files_below(as_location(self._path) / "X")
         expected = []
         for i, entries in enumerate(self.stored_entries.tolist()):
@@ -100,7 +101,7 @@ class StoredCSR(RandomAccessSource):
         """Return rows ``start`` to ``stop`` in CSR form."""
         rows = self.chunk_rows
         blocks = []
-        at_least = min(start, self.n_samples - 1) // rows  # for its shape, if no row is wanted
+        at_least = min(start, self.n_samples - 1) // rows  # an empty range reads a block, for shape
         for i in range(at_least, max(at_least + 1, -(-stop // rows))):
             block, first = self.read_block(i), i * rows
             begin, end = max(0, start - first), min(rows, stop - first)
@@ -113,14 +114,14 @@ class StoredCSR(RandomAccessSource):
         Raises
         ------
         CorruptStoreError
-            If it cannot be decoded, or is no block of the store.
+            If it cannot be decoded, or is not a valid block of the store.
         """
         from scipy.sparse import csr_array
 
         shape = (min(self.chunk_rows, self.n_samples - i * self.chunk_rows), self.n_features)
         with decoding(f"{self.uri}: block {i}", _CURE):
             block = csr_array(tuple(self._read(i, part) for part in PARTS), shape=shape)
-            block.check_format(full_check=True)  # what lies outside the shape would crash later
+            block.check_format(full_check=True)  # indices outside the shape would crash later
             return csr.as_block(block, self.dtype)
 
     def _read(self, i: int, part: str) -> np.ndarray:
@@ -146,12 +147,12 @@ class StoredCSR(RandomAccessSource):
 
 
 def read_dropped(stored: Any, store: Location) -> Any:
-    """Return which rows of the original a store was written without.
+    """Return the rows of the original that a store was written without.
 
     Parameters
     ----------
     stored : int or sequence of int
-        How many they are, or the rows themselves, as earlier versions kept them.
+        Their number, or the rows themselves, as stored by earlier versions.
     store : Path or ObjectPath
     """
     if not isinstance(stored, int):
@@ -159,11 +160,11 @@ def read_dropped(stored: Any, store: Location) -> Any:
     import zarr
 
     rows = zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")
-    return np.asarray(rows[:stored])  # more are there until an append is committed
+    return np.asarray(rows[:stored])  # an append adds more before it is committed
 
 
 class StoreWriter:
-    """A new store, and what is known of the chunks that were written so far."""
+    """Writer of a new store, with the rows and checksums of the chunks written so far."""
 
     def __init__(self, path: Location, rows: int) -> None:
         import zarr
@@ -171,8 +172,8 @@ class StoreWriter:
 
         self._group, self._rows = zarr.create_group(store=zarr_store(path)), rows
         self._packing: dict[str, Any] = {
-            # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
-            # every read of one fail.
+            # Blosc silently decodes most damaged chunks to wrong values. With the CRC every read of
+            # a damaged chunk fails.
             "compressors": [BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
             "config": {"write_empty_chunks": True},
         }
@@ -180,7 +181,7 @@ class StoreWriter:
         self.checksums: list[str] = []
 
     def write_ids(self, pieces: Iterator[list[str]]) -> None:
-        """Write the ids of the rows, as many to a chunk as there are rows in one."""
+        """Write the ids of the rows, with as many ids per chunk as a block has rows."""
         chunk = self._rows
         ids = self._group.create_array(
             "index",
@@ -196,13 +197,13 @@ class StoreWriter:
             start += chunk
 
     def finish(self, **attributes: Any) -> None:
-        """Set the attributes that make the group a store."""
+        """Set the attributes that mark the group as a store."""
         kept = {"bigfs_store": 1, "checksums": self.checksums, **attributes}
         self._group.update_attributes(kept)
 
 
 class CSRWriter(StoreWriter):
-    """Writes the blocks of a new store, one after the other."""
+    """Writer of the blocks of a new sparse store, one after the other."""
 
     def __init__(self, path: Location, rows: int, n_features: int, dtype: np.dtype) -> None:
         super().__init__(path, rows)
@@ -211,7 +212,7 @@ class CSRWriter(StoreWriter):
         self.entries: list[int] = []
 
     def append(self, block: Any) -> None:
-        """Write one block; only the last one may be short."""
+        """Write one block; only the last one may have fewer rows."""
         group = self._blocks.create_group(str(len(self.entries)))
         for name, values in zip(PARTS, (block.data, block.indices, block.indptr), strict=True):
             chunks = (max(1, len(values)),)
@@ -226,7 +227,7 @@ class CSRWriter(StoreWriter):
         return sum(self.entries) * (self._dtype.itemsize + 4)
 
     def finish(self, **attributes: Any) -> None:
-        """Set the attributes that make the group a store."""
+        """Set the attributes that mark the group as a store."""
         about = {
             "shape": [self.n_samples, self._n_features],
             "dtype": self._dtype.str,

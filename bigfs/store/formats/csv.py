@@ -1,9 +1,10 @@
-"""Text tables (.csv, .tsv, .txt, packed or not): pyarrow parses them by pieces of whole lines.
+"""Text tables (.csv, .tsv, .txt, compressed or not), parsed by pyarrow in pieces of whole lines.
 
-pyarrow's own streaming reader takes the types of the first piece for those of the file and stops
-without a place where they are not; so the pieces are cut here, each is parsed with types that are
-known, and a cell that does not fit is looked for in its piece. Before that, comments are cut off,
-runs of blanks become a tab, and other encodings UTF-8: pyarrow knows none of the three by pieces.
+pyarrow's own streaming reader infers the column types from the first piece, and fails without
+reporting a location if a later cell does not fit. So this module cuts the pieces itself, parses
+each with known types, and locates a cell that does not fit in its piece. Before parsing, comments
+are removed, runs of blanks become a tab, and other encodings are converted to UTF-8: pyarrow
+supports none of the three when it is given pieces.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ from bigfs.store.values import EXACT
 
 logger = logging.getLogger("bigfs")
 _TEXT_BYTES = 10**6
-# Measured: what pyarrow holds for a column while it parses a piece.
+# Measured memory that pyarrow holds per column while it parses a piece.
 _COLUMN_BYTES = 6 * 2**10
-# Lines of a piece at least: pyarrow takes some time for each column of one.
+# Minimum number of lines in a piece: each piece costs pyarrow some time per column.
 _FEWEST_LINES = 64
-# What a first column without a name is called: pandas writes its index so.
+# Name of a first column without a name, which is how pandas writes its index.
 UNNAMED = "Unnamed: 0"
-# Lines that a first line of numbers is compared with, and cells of it that are shown.
+# Number of lines that a first line of numbers is compared with, number of its cells that an error
+# message shows, and number of characters of a text that a message shows.
 _COMPARED_LINES, _SHOWN_CELLS, _SHOWN = 100, 5, 40
 _LOOKED_AT_BYTES = 2**16
-# What a download ends in where a server wanted a click.
+# Start of the web page that is downloaded instead of the file if the server expects a click.
 _PAGES = ("<!doctype html", "<html")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _PARQUET, _GZIP = b"PAR1", b"\x1f\x8b"
@@ -56,7 +58,7 @@ _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
 
 class TextTable(Table):
-    """A table of text; a first line that is no sample gives the names."""
+    """Table in a text file; the first line gives the names unless it is a sample."""
 
     is_text = True
 
@@ -70,7 +72,8 @@ class TextTable(Table):
         blanks = self._dialect.delimiter == BLANKS
         self._delimiter = "\t" if blanks else self._dialect.delimiter
         self._skip, self._blanks, self._piece_bytes = 0, blanks, _TEXT_BYTES
-        # A cell in quotes, to its end or that of the text: of quotes within a cell none opens it.
+        # A quoted cell, up to its closing quote or the end of the text. Only a quote at the start
+        # of a cell opens it.
         before = rb" \t" if blanks else re.escape(self._delimiter.encode())
         self._quoted = rb"(?:(?<=[\r\n" + before + rb'])|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)'
         self._width = 0
@@ -90,7 +93,11 @@ class TextTable(Table):
         self.schema = pa.schema([(name, types[name]) for name in names if name in types])
 
     def check_features(self, names: list[str]) -> None:
-        """Raise InputError if a feature has no name, or the first line may be names or a sample."""
+        """Raise InputError if a feature cannot be read or the first line is ambiguous.
+
+        A feature cannot be read if it has no name or has texts among numbers. The first line is
+        ambiguous if it may hold names or be a sample.
+        """
         if UNNAMED in names and not self._first[0].strip():
             raise InputError(
                 f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
@@ -102,7 +109,7 @@ class TextTable(Table):
         self.check_header()
 
     def check_header(self) -> None:
-        """Raise InputError if the first line may be names or a sample."""
+        """Raise InputError if it is unclear whether the first line holds names or a sample."""
         if self._note == "unclear":
             cells = [cell.strip()[:20] for cell in self._first]
             if len(cells) > _SHOWN_CELLS:
@@ -114,11 +121,14 @@ class TextTable(Table):
             )
 
     def held_bytes(self, columns: Any) -> int:
-        """Return what a piece takes, as text and parsed, and what names do."""
+        """Return the bytes held for a piece, as text and parsed, and for the columns."""
         return 8 * self._piece_bytes + _COLUMN_BYTES * self._width
 
     def estimated_rows(self) -> int | None:
-        """Return as many lines of the mean length of the first piece as the file has room for."""
+        """Return the estimated number of rows, or None for a compressed or empty file.
+
+        The estimate is the file size divided by the mean line length of the first piece.
+        """
         if self._path.name.lower().endswith(tuple(PACKED)):
             return None
         _, piece = next(self._pieces(), (1, b""))
@@ -126,7 +136,7 @@ class TextTable(Table):
         return max(2, round(self._path.stat().st_size * count / len(piece))) if piece else None
 
     def content_of(self, column: str) -> str:
-        """Return the first text in a column, and where it is."""
+        """Return a description of the first text in a column, with its line."""
         if column in self.folders:
             return super().content_of(column)
         for line, piece in self._pieces():
@@ -136,14 +146,14 @@ class TextTable(Table):
         return "text"
 
     def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield the pieces of the file; words for missing values are null."""
+        """Yield the pieces of the file as batches; words for missing values become null."""
         import pyarrow as pa
 
         if self._note == "sample":
             logger.info("%s: no header, the first line is a sample (input.header)", self.uri)
-            self._note = ""  # once, however often it is read
+            self._note = ""  # logged once, however often the file is read
         types = {name: self.schema.field(name).type for name in columns}
-        # Numbers may follow on empty cells.
+        # Empty cells may be followed by numbers.
         types = {n: pa.float64() if pa.types.is_null(kind) else kind for n, kind in types.items()}
         for line, piece in self._pieces():
             self._current = line, piece
@@ -155,7 +165,7 @@ class TextTable(Table):
             yield batch
 
     def written(self, column: str) -> Iterator[list[str]]:
-        """Yield the cells of a column as they are written, without blanks around them."""
+        """Yield the cells of a column as they are written, without surrounding blanks."""
         if column in self.folders:
             yield from super().written(column)
             return
@@ -164,7 +174,10 @@ class TextTable(Table):
             yield [text.strip() for text in texts]
 
     def column(self, name: str) -> Any:
-        """Return all cells of a column: numbers if all are, else texts, of which "NA" is one."""
+        """Return all cells of a column, as numbers if all of them are, otherwise as texts.
+
+        Among texts "NA" is an ordinary text, and only an empty cell is null.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -185,12 +198,12 @@ class TextTable(Table):
             values = distinct.cast(kind).to_pylist() if any(padded) else []
             spelled = Counter(values)
             if any(spelled[value] > 1 for value in compress(values, padded)):
-                break  # 1 and 01 are two classes
+                break  # 1 and 01 are different classes
             return self._without_missing(cast)
         return pc.if_else(pc.equal(texts, ""), None, texts)
 
     def check_whole(self, columns: list[str]) -> None:
-        """Raise InputError for a whole number beyond 2^53 in the piece that was read last."""
+        """Raise InputError if the piece read last has a whole number beyond 2^53."""
         line, piece = self._current
         for name, texts in self._texts(piece, line, columns).to_pydict().items():
             for i, text in enumerate(texts):
@@ -202,13 +215,16 @@ class TextTable(Table):
                     )
 
     def _texts(self, piece: bytes, line: int, columns: list[str]) -> Any:
-        """Return the cells of some columns of a piece as they are written."""
+        """Return the cells of the given columns of a piece as they are written."""
         import pyarrow as pa
 
         return self._parse(piece, line, dict.fromkeys(columns, pa.string()), raw=True)
 
     def _parse(self, piece: bytes, line: int, types: Mapping[str, Any], raw: bool = False) -> Any:
-        """Return some columns of a piece as one batch; raw: texts as they are written."""
+        """Return the given columns of a piece as one batch.
+
+        If ``raw`` is true, words for missing values stay texts, as they are written.
+        """
         import pyarrow as pa
         import pyarrow.csv as pc
 
@@ -256,7 +272,7 @@ class TextTable(Table):
             raise
 
     def _without_missing(self, values: Any) -> Any:
-        """Return a column without the numbers that stand for a missing value."""
+        """Return a column in which the numbers that represent missing values are null."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -272,7 +288,7 @@ class TextTable(Table):
         )
 
     def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
-        """Raise InputError for the cells of a piece that are not of the type of their column."""
+        """Raise InputError for cells of a piece that do not have the type of their column."""
         import pyarrow as pa
 
         kinds = {name: self.schema.field(name).type for name in columns}
@@ -305,14 +321,14 @@ class TextTable(Table):
         )
 
     def _cell(self, line: int, name: str, text: str) -> str:
-        """Return where a cell is and what it holds, as the beginning of a sentence."""
+        """Return the location and the content of a cell, as the beginning of a sentence."""
         shown = f" ({name!r})" if self.named else ""
         return (
             f"{self.uri}: line {line}, column {self._all.index(name)}{shown} is {text[:_SHOWN]!r}"
         )
 
     def _unlike(self, piece: bytes, line: int, kinds: Mapping[str, Any]) -> InputError:
-        """Return the error for the first column that has cells of another type."""
+        """Return the error for the first column with a cell of another type."""
         import pyarrow as pa
 
         for name, kind in kinds.items():
@@ -353,7 +369,15 @@ class TextTable(Table):
         return float("nan") if number in self._dialect.missing_numbers else number
 
     def _types(self, names: list[str]) -> dict[str, Any]:
-        """Return the types of the columns, by the first piece; without names that hold nothing."""
+        """Return the types of the columns, inferred from the first piece.
+
+        A column without a name is left out if it has no values.
+
+        Raises
+        ------
+        InputError
+            If a column without a name has values.
+        """
         import pyarrow as pa
         import pyarrow.types as types
 
@@ -364,7 +388,7 @@ class TextTable(Table):
         known: dict[str, Any] = {}
         for name, values in zip(names, first.columns, strict=True):
             kind = values.type
-            if not name and types.is_null(kind):  # what a comma at the end of lines makes
+            if not name and types.is_null(kind):  # of a delimiter at the end of the lines
                 continue
             if types.is_string(kind):
                 cells = [text for text in values.to_pylist() if text is not None]
@@ -387,13 +411,17 @@ class TextTable(Table):
         return known
 
     def _has_names(self, rows: list[list[str]]) -> bool:
-        """Say whether the first line holds names; note if that is not clear."""
+        """Return True if the first line holds names.
+
+        ``_note`` becomes "sample" if the first line is a sample, and "unclear" if it may be either,
+        with the reason in ``_why``.
+        """
         first, below = rows[0], [row for row in rows[1:] if len(row) == self._width]
         if self._header != "auto":
             return bool(self._header)
         if self._marked or len(first) != self._width:
             return True
-        # pandas writes an index under an empty cell, and numbers columns that have no names.
+        # pandas writes an empty cell above its index, and numbers columns without names.
         indexed = [cell.strip() for cell in first] == ["", *map(str, range(len(first) - 1))]
         if (indexed and len(first) > 1) or not below:
             return indexed or any(self._number(cell) is None for cell in first)
@@ -411,7 +439,7 @@ class TextTable(Table):
                 is_unclear, self._why = True, "has whole numbers, and those below it fractions"
             self._note = "unclear" if is_unclear else "sample"
             return False
-        if all(first[j] in columns[j] for j in texts):  # values that come again
+        if all(first[j] in columns[j] for j in texts):  # values that occur again below
             self._note = "sample"
             return False
         of_texts = [cell for j in texts for cell in columns[j] if cell.strip()]
@@ -423,26 +451,26 @@ class TextTable(Table):
         return True
 
     def _are_places(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
-        """Say whether the first line may number columns, as an export of columns by rank does."""
+        """Return True if the first line may number the columns, as an export by rank does."""
         below = [cell.strip() for column in columns for cell in column if cell.strip()]
         are_whole = all(cell.strip().isdecimal() for cell in first)
         is_own = are_whole and len({*first}) == len(first) > 1
         return is_own and bool(below) and not any(cell.lstrip("-").isdecimal() for cell in below)
 
     def _names(self, rows: list[list[str]]) -> list[str]:
-        """Return the names of the columns in the first line."""
+        """Return the names of the columns from the first line."""
         names, below = [cell.strip() for cell in rows[0]], rows[1:]
         if len(names) == self._width + 1 and not names[-1]:
             names.pop()
         if len(names) == self._width - 1 and not any(row[-1].strip() for row in below):
             names.append("")  # the lines below end with a delimiter
-        if len(names) == self._width - 1:  # R leaves out what is above the names of rows
+        if len(names) == self._width - 1:  # R omits the cell above the row names
             names, self.row_ids, self.index = [UNNAMED, *names], (UNNAMED,), UNNAMED
         names[0] = names[0] or UNNAMED
         return names
 
     def _first_records(self) -> tuple[list[list[str]], int]:
-        """Return the cells of the first lines, and how many lines the first takes."""
+        """Return the cells of the first lines, and the number of lines of the first record."""
         _, piece = next(self._pieces(), (1, b""))
         if not piece:
             raise InputError(f"{self.uri} is empty.")
@@ -467,7 +495,7 @@ class TextTable(Table):
         return rows, taken
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number of the first line and the lines below the header, by pieces."""
+        """Yield the lines below the header in pieces, each after the number of its first line."""
         left = self._skip + self._dialect.skip_rows
         for line, piece in self._whole_lines():
             while left and piece:
@@ -478,11 +506,11 @@ class TextTable(Table):
                 yield line, piece
 
     def _normal(self, piece: bytes) -> bytes:
-        """Return lines without comments, and with a tab for a run of blanks."""
+        """Return a piece without comments, and with runs of blanks replaced by a tab."""
         mark = (self._dialect.comment or "").encode()
         if mark and mark in piece:
             comment = rb"[ \t]*" + re.escape(mark) + rb"[^\r\n]*"
-            if self._width == 1:  # where an empty line is a missing value
+            if self._width == 1:  # an empty line is a missing value
                 piece = re.sub(rb"(?m)^" + comment + rb"\r?\n", b"", piece)
             piece = re.sub(rb"(" + self._quoted + rb")|" + comment, rb"\1", piece)
         if self._blanks:
@@ -492,7 +520,10 @@ class TextTable(Table):
         return piece
 
     def _whole_lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield number of the first line and whole lines; empty ones at the end are left out."""
+        """Yield pieces of whole lines, each after the number of its first line.
+
+        Empty lines at the end of the file are left out.
+        """
         encoding, line, rest, old = self._dialect.encoding, 1, b"", False
         is_utf8 = codecs.lookup(encoding).name == "utf-8"
         decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)()
@@ -507,12 +538,12 @@ class TextTable(Table):
                 if line == 1 and not rest:
                     text = text.removeprefix(codecs.BOM_UTF8)
                     plain = re.sub(self._quoted, b"", text) if b'"' in text else text
-                    old = b"\r" in plain and b"\n" not in plain  # as old Macs wrote them
+                    old = b"\r" in plain and b"\n" not in plain  # the line ends of old Macs
                 if old:
                     text = text.replace(b"\r", b"\n")
                 rest += text
                 end = _end_of_records(rest, self._quoted) if read else len(rest)
-                # Empty lines wait for those that follow: at the end of the file they are none.
+                # Empty lines are kept for the next piece: at the end of the file they are ignored.
                 full = len(rest[:end].rstrip(b"\r\n "))
                 full = min(end, rest.find(b"\n", full) + 1 or end) if full else 0
                 piece, rest = rest[:full], rest[full:]
@@ -530,7 +561,7 @@ class TextTable(Table):
                     )
 
     def _check_text(self, piece: bytes, line: int) -> None:
-        """Raise InputError for bytes that are no UTF-8, by line and column."""
+        """Raise InputError with line and column if a piece is not valid UTF-8."""
         if piece.isascii():
             return
         try:
@@ -548,7 +579,10 @@ class TextTable(Table):
 
 
 def _width_of(rows: list[list[str]]) -> int:
-    """Return the number of cells of a line; a header may have one less, or an empty one more."""
+    """Return the number of cells in a line.
+
+    The header may have one cell less, or one empty cell more.
+    """
     first, below = rows[0], len(rows[min(1, len(rows) - 1)])
     has_names = any(as_number(cell) is None for cell in first)
     of_rows = below == len(first) + 1 and has_names
@@ -556,9 +590,12 @@ def _width_of(rows: list[list[str]]) -> int:
 
 
 def _end_of_records(text: bytes, quoted: bytes) -> int:
-    """Return where the last whole record ends: a line break in quotes does not end one."""
+    """Return the offset of the end of the last complete record.
+
+    A line break within quotes does not end a record.
+    """
     end = text.rfind(b"\n") + 1
-    # Where a cell goes on in the next line, its quotes in this one are odd.
+    # If a cell continues on the next line, this line has an odd number of quotes.
     if b'"' in text and any(line.count(b'"') % 2 for line in text[:end].split(b"\n")):
         spans = [m.span() for m in re.finditer(quoted, text) if b"\n" in m[0]]
         for start, stop in reversed(spans):
@@ -568,10 +605,10 @@ def _end_of_records(text: bytes, quoted: bytes) -> int:
 
 
 def _possible(words: list[str], piece: bytes) -> list[str]:
-    """Return the words whose characters all occur in a piece.
+    """Return the words that may occur in a piece, judging by their characters.
 
-    pyarrow builds a search tree of its words for each column: 40 KB for all spellings of a missing
-    value, of which a piece of numbers needs none.
+    pyarrow builds a trie of its words for each column. With all spellings of a missing value it
+    takes 40 KB, and a piece of numbers needs none of them.
     """
     others = piece.translate(None, _OF_NUMBERS)
 
@@ -583,7 +620,10 @@ def _possible(words: list[str], piece: bytes) -> list[str]:
 
 
 def _is_axis(row: list[float | None]) -> bool:
-    """Say whether there are two numbers or more that increase, or three that decrease."""
+    """Return True if at least two numbers strictly increase, or at least three decrease.
+
+    Texts and missing values are ignored.
+    """
     there = [number for number in row if number is not None and number == number]
     if len(there) > 2 and there[0] > there[1]:
         there = there[::-1]
@@ -594,11 +634,11 @@ open_table = TextTable
 
 
 def propose(path: Location) -> dict[str, Any]:
-    """Return the settings with which a text table seems to be readable."""
+    """Return the settings with which a text table can probably be read."""
     try:
         with open_text(path) as file:
             begin = file.read(_LOOKED_AT_BYTES)
-    except (InputError, OSError):  # said where it is opened
+    except (InputError, OSError):  # reported when the file is opened
         return {}
     if begin.startswith((_PARQUET, _GZIP)):
         return {}
@@ -607,7 +647,7 @@ def propose(path: Location) -> dict[str, Any]:
 
 
 def write(file: IO[bytes], selected: Any) -> None:
-    """Write the selected columns."""
+    """Write the selected columns as CSV."""
     for i, batch in enumerate(selected.batches()):
         text = batch.to_pandas().to_csv(index=False, header=i == 0, lineterminator="\n")
         file.write(text.encode())

@@ -1,4 +1,4 @@
-"""Arrays of several dimensions: one is that of the features, the others are stacked into rows."""
+"""Arrays of several dimensions, of which one holds the features and the others become rows."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from bigfs.store.values import check_exact, decoding
 
 logger = logging.getLogger("bigfs")
 
-# What a dimension of features is called, where it is the last one.
+# Names by which the last dimension is recognized as that of the features.
 _CALLED = ("band", "wavelength", "feature", "gene", "channel")
-# What opens an array, or a group of arrays, for as long as it is read: of a small pickle.
+# Callable that returns a context with an open array or group of arrays. Its pickle is small.
 Place: TypeAlias = Callable[[], AbstractContextManager[Any]]
 Features: TypeAlias = str | int | Sequence[str | int] | None
-# What is read of a cube at once, unless its chunks are larger.
+# Bytes read of a cube at once, unless its chunks are larger.
 _PIECE_BYTES = 16 * 10**6
-# Chunks that zarr decodes at once.
+# Number of chunks that zarr decodes at once.
 _DECODED_AT_ONCE = 10
 
 
 @contextmanager
 def open_transposed(place: Place) -> Iterator[Any]:
-    """Open an array whose dimensions are in reverse order, as MATLAB's are in HDF5."""
+    """Open an array with its dimensions reversed, as MATLAB stores them in HDF5."""
     with place() as array:
         yield _Reversed(array)
 
@@ -50,7 +50,7 @@ class _Reversed:
 
 
 class Later:
-    """An array whose shape is known, and which is made when it is first read."""
+    """Array of known shape whose values are loaded lazily, at the first read."""
 
     chunks = None
 
@@ -66,16 +66,18 @@ class Later:
 
 @contextmanager
 def _open_later(shape: Sequence[int], dtype: np.dtype, make: Callable[[], Any]) -> Iterator[Later]:
-    """Yield what stands for an array, which is made when it is first read, and then let go."""
+    """Yield an array that is loaded at the first read, and freed after the context."""
     yield Later(shape, dtype, make)
 
 
 def open_loaded(
     uri: str, shape: Sequence[int], dtype: np.dtype, load: Callable[[], Any], **cube: Any
 ) -> CubeSource:
-    """Open an array that is loaded as a whole: unpacked once, and copied into an array.
+    """Open an array that is loaded as a whole.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    The memory for its decompressed bytes and for the array copied from them is counted.
+
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     source = CubeSource(uri, partial(_open_later, shape, dtype, load), None, **cube)
     source.held_bytes += 2 * math.prod(shape) * dtype.itemsize
@@ -83,25 +85,25 @@ def open_loaded(
 
 
 class CubeSource(Source):
-    """An array read piece by piece, whose rows are all but one of its dimensions.
+    """Array read piece by piece, with all dimensions but that of the features stacked into rows.
 
-    Rows are in the order of the array: the last of the other dimensions runs fastest. Where its
-    chunks hold few features of many rows, they are brought into order of rows in scratch, so
-    that each is decoded once.
+    Rows are in C order of these dimensions: the last one varies fastest. If its chunks are larger
+    than a piece along the rows, values are sorted by rows in a temporary file, so that each chunk
+    is decoded only once.
 
     Parameters
     ----------
     uri : str
     place : Place
-        Its context gives an array with ``shape``, ``dtype``, ``chunks`` and slices.
+        Its context returns an array that has ``shape``, ``dtype``, ``chunks`` and slices.
     dims : sequence of str or None
-        Names of the dimensions; None where they have none.
+        Names of the dimensions; None if they have none.
     features : str, int, list of them or None
-        Names or numbers of the dimensions of features. None: the last of two.
+        Names or numbers of the dimensions of the features. None: the last of two.
     no_data : float or None, default=None
-        A stored value that stands for a missing one.
+        Stored value that represents a missing one.
     names : array or None, default=None
-        Values along the dimension of features, which are their names.
+        Values along the dimension of the features, which become the feature names.
     decode : callable or None, default=None
         ``decode(rows)`` returns stored values as numbers.
     """
@@ -141,12 +143,16 @@ class CubeSource(Source):
         self.dtype = work_dtype(self._value_type, uri)
         self._plan()
         self.starts_quickly = not self._thick
-        # What is put in order by way of a file is not decoded at the same time.
+        # Pieces that are sorted in a file are not decoded at the same time.
         n_pieces = 1 if self._thick else 2
         self.held_bytes = n_pieces * self.piece_bytes + self._decoded_bytes
 
     def _plan(self) -> None:
-        """Choose what is read at once: lines along a dimension, of as many rows as fit a piece."""
+        """Choose what is read at once: lines along a dimension, as many as fit into a piece.
+
+        This sets ``_level``, the dimension (among those of the rows), ``_lines``, the number of
+        lines in a piece, and ``_thick``, the lines of a chunk if they are more, or else 0.
+        """
         sizes = self._sizes
         row_bytes = self.n_features * self.dtype.itemsize
         below = [math.prod(sizes[i + 1 :]) * row_bytes for i in range(len(sizes))]
@@ -161,7 +167,7 @@ class CubeSource(Source):
         if self._thick and len(self._axes) == 1:
             self._feature_step = min(chunks[self._axes[0]], self.n_features)
         line_bytes, n_along = below[self._level], [*sizes, 1][self._level + 1]
-        # Lines that are put in order are read in parts, if all of them are too much.
+        # Lines to be sorted are read in parts if all of them exceed a piece.
         read = (self._thick or self._step) * line_bytes * self._feature_step // self.n_features
         self._along = n_along
         if self._thick and read > _PIECE_BYTES and self._level + 1 < len(sizes):
@@ -184,17 +190,17 @@ class CubeSource(Source):
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """Type of the values, which those of a file with a scale are not stored in."""
+        """Type of the decoded values; a file with a scale stores them in another type."""
         return self._value_type
 
     @property
     def is_plain(self) -> bool:
-        """True for a matrix of numbers as they are stored, with its features in columns."""
+        """True for a matrix with features in columns, no decoding and no ``no_data`` value."""
         return (self._shape[2:], self._axes, self._decode, self._no_data) == ((), (1,), None, None)
 
     @property
     def has_features_last(self) -> bool:
-        """True if the features lie side by side in an array in C order."""
+        """True if the dimensions of the features are the last ones."""
         return self._axes[0] == len(self._others)
 
     def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
@@ -207,7 +213,7 @@ class CubeSource(Source):
                 first += len(piece)
 
     def _pieces(self, array: Any) -> Iterator[np.ndarray]:
-        """Yield rows as they are stored, in order."""
+        """Yield all rows as they are stored, in order."""
         n_lines, at_once = self._sizes[self._level], self._thick or self._step
         for prefix in np.ndindex(*self._sizes[: self._level]):
             for start in range(0, n_lines, at_once):
@@ -218,14 +224,14 @@ class CubeSource(Source):
                     yield self._read(array, prefix, lines, slice(0, self.n_features))
 
     def _in_order(self, array: Any, prefix: tuple[int, ...], lines: slice) -> Iterator[np.ndarray]:
-        """Yield the rows of some lines, of which each chunk is read once, by way of scratch.
+        """Yield the rows of the given lines, reading each chunk once and sorting in a file.
 
         The file has one group of features after the other, each with all rows.
         """
         sizes = self._sizes[self._level + 1 :]
         d, size, n_lines = self.n_features, self._stored.itemsize, lines.stop - lines.start
         n_along, inner = [*sizes, 1][0], math.prod(sizes[1:])
-        # Lines that are read in parts are put in order one by one.
+        # Lines that are read in parts are sorted one by one.
         per_line, step = n_along * inner, self._step if self._along == n_along else 1
         n_rows = n_lines * per_line
         with temporary_file() as file:
@@ -260,14 +266,29 @@ class CubeSource(Source):
         features: slice,
         along: slice | None = None,
     ) -> np.ndarray:
-        """Return some features of (a part of) some lines, (n_rows, n_features), as stored."""
+        """Return the given features of the given lines, as they are stored.
+
+        Parameters
+        ----------
+        array : array-like with slices
+        prefix : tuple of int
+            Indices along the dimensions before that of the lines.
+        lines : slice
+        features : slice
+        along : slice or None, default=None
+            Range along the dimension after that of the lines. None: all of it.
+
+        Returns
+        -------
+        values : ndarray of shape (n_rows, n_features)
+        """
         key = [slice(0, size) for size in self._shape]
         for axis, place in zip(self._others, prefix, strict=False):
             key[axis] = slice(place, place + 1)
         key[self._others[self._level]] = lines
         if along is not None and self._level + 1 < len(self._others):
             key[self._others[self._level + 1]] = along
-        if len(self._axes) == 1:  # several are always read in full
+        if len(self._axes) == 1:  # several feature dimensions are always read in full
             key[self._axes[0]] = features
         with decoding(self.uri):
             values = np.asarray(array[tuple(key)])
@@ -275,7 +296,7 @@ class CubeSource(Source):
         return values.reshape(-1, features.stop - features.start)
 
     def _decoded(self, rows: np.ndarray, first_row: int) -> np.ndarray:
-        """Return rows as numbers to work with; missing ones are NaN."""
+        """Return stored rows as decoded numbers of the working dtype; missing values are NaN."""
         check_exact(rows, self.uri, first_row)
         numbers = (rows if self._decode is None else self._decode(rows)).astype(self.dtype)
         if self._no_data is not None:
@@ -286,9 +307,15 @@ class CubeSource(Source):
 def axes_of(
     features: Features, dims: list[str], shape: tuple[int, ...], uri: str
 ) -> tuple[int, ...]:
-    """Return the dimensions of the features, in the order of the array.
+    """Return the axes of the features, in ascending order.
 
-    Where none is named they are the last dimension: of two, or if it is called as features are.
+    If none is named, it is the last axis, provided that there are two or that its name is one of
+    features (such as "band").
+
+    Raises
+    ------
+    InputError
+        If a name or number is not a dimension, or none is named and none is recognized.
     """
     if features is None and len(shape) == 2:
         return (1,)
@@ -315,19 +342,22 @@ def axes_of(
 
 
 def as_names(values: Any, n_features: int) -> list[str] | None:
-    """Return the values along a dimension as names, None if they are no names."""
+    """Return the values along a dimension as names, or None if they cannot be names.
+
+    They must be unique, and one for each feature.
+    """
     if values is None:
         return None
     values = np.asarray(values)
     if values.dtype.kind == "M":
         values = np.datetime_as_string(values, unit="auto")
-    # One by one: float32 is then written with its own digits.
+    # Convert one by one, so that float32 is written with its own digits.
     texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
     return texts if len(set(texts)) == len(texts) == n_features else None
 
 
 def names_of_dimensions(array: Any) -> list[str] | None:
-    """Return the names of a zarr array's dimensions, if it has any."""
+    """Return the names of the dimensions of a zarr array, or None if it has none."""
     dims = getattr(array.metadata, "dimension_names", None)
     names = dims or array.attrs.get("_ARRAY_DIMENSIONS")  # xarray's, in version 2
     return None if names is None else list(names)
@@ -339,17 +369,18 @@ def as_stacked(
     others: Iterable[Sequence[str] | None],
     rows: Collection[str] = (),
 ) -> np.ndarray:
-    """Return an image of labels, or a mask, with its dimensions in the order that rows have.
+    """Return an image of labels, or a mask, with its dimensions in the order of the rows.
 
     Parameters
     ----------
     values : ndarray
     dims : sequence of str or None
-        Names of its dimensions.
+        Names of the dimensions of ``values``.
     others : iterable of (sequence of str or None)
-        Those of the arrays beside it: of such with more dimensions the order counts.
+        Names of the dimensions of the arrays next to it. If ``rows`` is unknown, the order is that
+        of the arrays which have all of these dimensions and more, if they agree.
     rows : sequence of str, default=()
-        Names of the dimensions of the rows that they belong to, in order, where they are known.
+        Names of the dimensions of the rows that the values belong to, in order, if known.
     """
     if dims is None or values.ndim < 2:
         return values

@@ -1,4 +1,4 @@
-"""Feather and Arrow's own files and streams (IPC), read batch by batch."""
+"""Feather and Arrow IPC files and streams, read batch by batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE = b"ARROW1"
 
 
 class FeatherTable(Table):
-    """A file of Arrow batches; a batch is as large as it was written."""
+    """File of Arrow batches, which have the sizes in which they were written."""
 
     def __init__(self, path: Location) -> None:
         self.uri, self._path = str(path), path.absolute()
@@ -26,16 +26,19 @@ class FeatherTable(Table):
         self.row_ids = index_columns(self.schema, self.uri)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield batches as they are in the file."""
+        """Yield the batches of the file."""
         for batch in self._read(columns):
             yield batch.select(columns)
 
     def held_bytes(self, columns: Sequence[str]) -> int:
-        """Return what the largest batch takes, packed and unpacked."""
+        """Return the bytes of the largest batch, compressed and decompressed."""
         return 2 * self._most_rows * sum(_width(self.schema.field(name).type) for name in columns)
 
     def _read(self, columns: list[str] | None) -> Iterator[Any]:
-        """Yield batches of some columns; None: of the first, and note the schema."""
+        """Yield batches of the given columns.
+
+        If ``columns`` is None, the first column is read, and ``schema`` is set.
+        """
         import pyarrow as pa
 
         faults = (pa.ArrowException, OSError, UnicodeError, MemoryError)
@@ -56,7 +59,7 @@ class FeatherTable(Table):
 
 
 def _width(kind: Any) -> int:
-    """Return the bytes of a value; texts are taken for short ones."""
+    """Return the bytes of a value; texts are assumed to be short, 64 bytes."""
     try:
         return -(-int(kind.bit_width) // 8)
     except ValueError:
@@ -67,7 +70,7 @@ open_table = FeatherTable
 
 
 def write(file: IO[bytes], selected: Any) -> None:
-    """Write the selected columns."""
+    """Write the selected columns as an Arrow IPC file."""
     import pyarrow as pa
 
     write_batches(selected, lambda schema: pa.ipc.new_file(file, schema))

@@ -1,8 +1,8 @@
-"""Files of HDF5, whatever they are called: whose format they are is told by what they hold.
+"""HDF5 files, whose format is recognized by their content and not by their name.
 
-What a library wrote is read as that library reads it, or refused by its name. Only arrays that
-are of no such format are read as they lie: by blocks, of which links out of a file and oversized
-chunks are refused.
+A file written by a known library is read as that library reads it, or refused with the name of its
+format. Only arrays of no known format are read as they are stored, in blocks. Links to other files
+and oversized chunks are refused.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from bigfs.store.source import Source, choose_member, no_column
 from bigfs.store.values import decoding, installed, refusing
 
 _GZIP = 1
-_GZIP_FACTOR = 1032  # DEFLATE packs no better
+_GZIP_FACTOR = 1032  # DEFLATE's maximum ratio
 _MOST_LINKS = 20
 _CUBE = ("features", "no_data")
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A format in HDF5: how it is told, and its reader or what converts it."""
+    """Format in HDF5: the test that recognizes it, and its reader or a remedy."""
 
     what: str
     is_it: Callable[[Any], bool]
@@ -48,7 +48,7 @@ class _Kind:
 
     @property
     def reader(self) -> Any:
-        """The module."""
+        """Module that reads the format."""
         return import_module(f"bigfs.store.formats.{self.module}")
 
 
@@ -57,7 +57,7 @@ def _has(*names: str) -> Callable[[Any], bool]:
 
 
 def _has_attribute(*names: str) -> Callable[[Any], bool]:
-    """Tell a file by attributes of its root or of the groups in it."""
+    """Return a test for any of the attributes, in the root of a file or in its groups."""
     return lambda file: any(
         name in node.attrs
         for node in (file, *(find(file, key, "") for key in file if _is_group(file, key)))
@@ -105,7 +105,10 @@ _KINDS = (
 
 
 def genomes_of(file: Any) -> list[str]:
-    """Return the groups of counts that Cell Ranger wrote: one of version 3, one a genome before."""
+    """Return the groups of counts that Cell Ranger wrote.
+
+    Version 3 writes a single group, and earlier versions write one per genome.
+    """
     return [
         name
         for name in file
@@ -116,15 +119,15 @@ def genomes_of(file: Any) -> list[str]:
 
 
 def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
-    """Open a file: by the reader of its format, or an array of it as it lies.
+    """Open a file by the reader of its format, or one of its arrays as it is stored.
 
-    ``settings`` are those of the format, where they are given.
+    ``settings`` are those of the format, if given.
     """
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
     if kind is None or (variable is not None and not kind.module):
         _check(path, "arrays", _CUBE, settings)
-        from bigfs.store.formats import mat  # which reads version 7.3 by this module
+        from bigfs.store.formats import mat  # imports this module, for version 7.3
 
         reader = mat.open_file if mat.is_hdf5(path) else open_array
     elif not kind.module:
@@ -137,7 +140,7 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
 
 
 def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str, Any]) -> None:
-    """Raise InputError for settings that files of a kind do not have."""
+    """Raise InputError for settings that files of this kind do not support."""
     for name, value in settings.items():
         if name not in takes:
             raise InputError(
@@ -147,9 +150,9 @@ def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str
 
 
 def open_array(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open an array of a file: the one that is named, or the only one of two dimensions or more.
+    """Open the named array of a file, or the only one with two or more dimensions.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     with open_h5(path) as file, decoding(str(path)):
         arrays = _arrays(file)
@@ -181,9 +184,10 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
 
 
 def read_column(path: Location, name: str, rows: Collection[str] = ()) -> Any:
-    """Return an array by its name: labels, or what rows are chosen by; a column of an AnnData.
+    """Return an array by its name, or a column of an AnnData or a loom file.
 
-    ``rows`` are the dimensions of the rows that it belongs to, where they are known.
+    It holds labels, or values by which rows are chosen. ``rows`` are the dimensions of the rows
+    that the values belong to, if known.
     """
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
@@ -214,7 +218,7 @@ def _arrays(file: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
 
     def note(name: str, node: Any) -> None:
-        if hasattr(node, "shape") and node.shape and not name.startswith("#"):  # MATLAB's own
+        if hasattr(node, "shape") and node.shape and not name.startswith("#"):  # internal to MATLAB
             arrays[name] = node
 
     file.visititems(note)  # does not follow links to other files
@@ -222,7 +226,10 @@ def _arrays(file: Any) -> dict[str, Any]:
 
 
 def _not_needed(group: Any, name: str, dims: list[str] | None, uri: str) -> list[str]:
-    """Return the members of a group that are neither an array nor coordinates of a usual size."""
+    """Return the members of a group that are neither the named array nor its coordinates.
+
+    Coordinates above `METADATA_BYTES` are returned too, so that they are not read.
+    """
 
     def is_needed(other: str) -> bool:
         if other == name:
@@ -234,7 +241,10 @@ def _not_needed(group: Any, name: str, dims: list[str] | None, uri: str) -> list
 
 
 def dimensions(array: Any) -> list[str] | None:
-    """Return the names of the dimensions that have scales or labels, None if they are no names."""
+    """Return the names of the dimensions, or None if they are not unique.
+
+    The name of a dimension is its label, the name of its scale, or its number if it has neither.
+    """
     names = []
     for i, dim in enumerate(array.dims):
         scale = "" if not len(dim) else dim[0].name.rpartition("/")[2]
@@ -244,16 +254,16 @@ def dimensions(array: Any) -> list[str] | None:
 
 @contextmanager
 def open_member(path: str, name: str) -> Iterator[Any]:
-    """Open an array of a file, or a group, whose arrays are its items; anew for every read.
+    """Open an array of a file, or a group, whose items are its arrays.
 
-    A file that stays open would be locked for whoever wants to write it.
+    The file is opened anew for every read. If it stayed open, it would be locked for writers.
     """
     with open_h5(as_location(path)) as file:
         yield checked(member(file, name, path), f"{path}::{name}")
 
 
 class H5Rows:
-    """An array whose packed chunks are looked at before they are read."""
+    """Array of a file whose compressed chunks are checked before they are read."""
 
     def __init__(self, dataset: Any, uri: str) -> None:
         self._dataset, self._uri = dataset, uri
@@ -273,7 +283,7 @@ class H5Rows:
             )
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
-        """Return a range of rows, or of every dimension; of texts as objects."""
+        """Return a range of rows, or of every dimension; texts are returned as objects."""
         ranges = key if isinstance(key, tuple) else (key,)
         if self.chunks is not None:
             self.check_packed(ranges)
@@ -284,9 +294,10 @@ class H5Rows:
         return np.asarray(self._dataset.asstr()[ranges])
 
     def _check_texts(self, part: slice) -> None:
-        """Raise InputError for texts that are too long; where they lie one after the other.
+        """Raise InputError if the texts of a range are too long in total.
 
-        The file has the length of each text, the place and the number of it.
+        Only contiguous arrays in local files are checked. They have a record for each text, which
+        consists of its length, the address of the heap with the text, and its index there.
         """
         place, file = self._dataset.id.get_offset(), self._dataset.file
         if place is None or not Path(file.filename).is_file():
@@ -305,7 +316,7 @@ class H5Rows:
             )
 
     def check_packed(self, ranges: tuple[slice, ...]) -> None:
-        """Raise CorruptStoreError if a chunk in some ranges is more than its shape says."""
+        """Raise CorruptStoreError if a chunk in the given ranges exceeds the size of its shape."""
         most = math.prod(self.chunks) * self.dtype.itemsize
         ranges += tuple(slice(0, n) for n in self.shape[len(ranges) :])
         starts = [
@@ -328,7 +339,7 @@ class H5Rows:
 
 
 class _H5Group:
-    """A group whose arrays are looked at before they are read."""
+    """Group of a file whose arrays are checked before they are read."""
 
     def __init__(self, group: Any, uri: str) -> None:
         self._group, self._uri = group, uri
@@ -338,13 +349,16 @@ class _H5Group:
 
 
 def checked(node: Any, uri: str) -> Any:
-    """Return an open array or group of a file as what is read of it."""
+    """Return an open array or group of a file as an object that checks chunks when reading."""
     with decoding(uri):
         return H5Rows(node, uri) if hasattr(node, "shape") else _H5Group(node, uri)
 
 
 def _check_filters(filters: list[Any], uri: str) -> None:
-    """Raise InputError for a packing that is not known here; hdf5plugin, if there, has more."""
+    """Raise InputError for an unknown compression filter.
+
+    If hdf5plugin is installed, its filters are known too.
+    """
     import h5py
 
     for code, _, _, name in filters:
@@ -365,14 +379,14 @@ def open_h5(path: Location) -> Iterator[Any]:
     Raises
     ------
     InputError
-        If it is no HDF5 file, or the package h5py is not there.
+        If it is not an HDF5 file, or the package h5py is not installed.
     """
     with installed(f"{path}: HDF5 files need h5py", "h5py"):
         import h5py
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")
     with refusing(f"{path} cannot be opened as an HDF5 file", OSError):
-        # Every chunk is asked for once, and without a cache of them a file opens six times faster.
+        # Every chunk is requested once, and without a chunk cache a file opens six times faster.
         source = path if isinstance(path, Path) else path.open("rb")
         file = h5py.File(source, "r", rdcc_nbytes=0)
     with file:
@@ -380,17 +394,17 @@ def open_h5(path: Location) -> Iterator[Any]:
 
 
 def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
-    """Return an array or group by its name, None if it is not there.
+    """Return an array or group by its name, or None if it does not exist.
 
     Raises
     ------
     InputError
-        If the name leads into another file, or the file is damaged there.
+        If the name leads to another file, or the file is damaged there.
     """
     import h5py
 
     for part in name.split("/"):
-        # h5py has no one error for damage.
+        # h5py has no common error for damage.
         with refusing(f"{uri}: {name} is damaged", Exception):
             link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
             if isinstance(link, h5py.HardLink):
@@ -400,14 +414,14 @@ def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
             raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
         if link is None or links > _MOST_LINKS:
             return None
-        # A soft link may lead to one that leads outside.
+        # A soft link may lead to a link to another file.
         start = group.file if link.path.startswith("/") else group
         group = find(start, link.path.strip("/"), uri, links=links + 1)
     return group
 
 
 def refuse_links(file: Any, uri: str) -> None:
-    """Raise InputError if anything in a file leads to another: a library would follow it."""
+    """Raise InputError if a file links to another one, since a library would follow the link."""
     import h5py
 
     def is_outside(name: str, link: Any) -> str | None:
@@ -419,7 +433,13 @@ def refuse_links(file: Any, uri: str) -> None:
 
 
 def member(group: Any, name: str, uri: str) -> Any:
-    """Return an array or group that has to be there."""
+    """Return an array or group that must exist.
+
+    Raises
+    ------
+    CorruptStoreError
+        If it is missing.
+    """
     node = find(group, name, uri)
     if node is None:
         raise CorruptStoreError(f"{uri}: {name} is missing. Write the file again.")

@@ -1,4 +1,4 @@
-"""Matrix Market files: a text of one entry a line; with the names that 10x has in files beside."""
+"""Matrix Market files, texts with one entry per line, and the files with names that 10x adds."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _KINDS: dict[str, np.dtype[Any]] = {
     "integer": np.dtype(np.int64), "unsigned-integer": np.dtype(np.uint64),
     "real": np.dtype(np.float64), "pattern": np.dtype(np.int8),
 }  # fmt: skip
-# Bytes of numbers, inf and nan. Of Fortran's 1D3 scipy would read the 1.
+# Bytes that may occur in numbers, inf and nan. scipy would read Fortran's 1D3 as 1.
 _NUMBERS = b"0123456789+-.eE \t\r\nnaifNAIFty"
 _HALVES = ("symmetric", "skew-symmetric")
 
 
 @dataclass(frozen=True)
 class _Text:
-    """A file: its header, and its lines as scipy reads them.
+    """Header of a Matrix Market file, and access to its lines as scipy reads them.
 
     Attributes
     ----------
     path : Path or ObjectPath
-        Packed by gzip if its name ends in .gz.
+        Compressed by gzip if its name ends in .gz.
     form : {"coordinate", "array"}
     kind : str
-        Of the values: one of `_KINDS`.
+        Type of the values, a key of `_KINDS`.
     symmetry : str
     sizes : tuple of int
-        Rows, columns, and the entries of coordinates.
+        Number of rows, of columns and, for coordinates, of entries.
     """
 
     path: Location
@@ -58,7 +58,13 @@ class _Text:
 
     @classmethod
     def opened(cls, path: Location) -> _Text:
-        """Read the header of a file."""
+        """Read the header of a file.
+
+        Raises
+        ------
+        InputError
+            If it is damaged, or the kind of matrix is not supported.
+        """
         with open_text(path) as file:
             words, line = _header(file)
         known = len(words) == 5 and words[:2] == ["%%matrixmarket", "matrix"]
@@ -75,26 +81,27 @@ class _Text:
         return cls(path.absolute(), form, kind, symmetry, tuple(map(int, sizes)))
 
     def pieces(self) -> Iterator[Any]:
-        """Yield what scipy reads of some lines at a time: entries, or one column of values."""
+        """Yield what scipy reads from each piece of lines: entries, or one column of values."""
         with open_text(self.path) as file:
             _header(file)
             for piece in whole_lines(file, _PIECE_BYTES, self.path):
                 if piece.isspace():
                     continue
                 what = f"{self.path}: a line is not a row, a column and a value"
-                # scipy reads past the end of its memory where another byte ends a number.
+                # scipy reads past the end of its buffer if any other byte ends a number.
                 if piece.translate(None, _NUMBERS):
                     raise InputError(f"{what}. Write it again.")
                 try:
                     read = self._read(piece)
                 except (ValueError, OverflowError):
-                    # Without empty lines, which are looked for late: that takes as long as reading.
+                    # Try again without empty lines. Removing them takes as long as parsing, so it
+                    # is not done at first.
                     with refusing(what, ValueError, OverflowError):
                         read = self._read(re.sub(rb"\n\s*\n", b"\n", piece.strip()) + b"\n")
                 yield read
 
     def _read(self, lines: bytes) -> Any:
-        """Return what scipy reads of some lines; an empty one is an error."""
+        """Return what scipy reads from the given lines; an empty line is an error."""
         from scipy.io import mmread
 
         count = int(np.count_nonzero(np.frombuffer(lines, np.uint8) == ord("\n")))
@@ -104,7 +111,7 @@ class _Text:
         return mmread(io.BytesIO(header.encode() + lines))
 
     def values(self) -> np.ndarray:
-        """Return all values of an array."""
+        """Return all values of a file in array form."""
         pieces = [column.ravel() for column in self.pieces()]
         values = np.concatenate([np.empty(0, _KINDS[self.kind]), *pieces])
         if len(values) != math.prod(self.sizes):
@@ -113,22 +120,23 @@ class _Text:
 
 
 class MarketSource(ByBands):
-    """A Matrix Market file of entries, brought into order of rows; see `ByBands`.
+    """Matrix Market file in coordinate form, whose entries are sorted by rows; see `ByBands`.
 
     Parameters
     ----------
     text : _Text
     uri : str
-        What messages call it.
+        Name used in error messages.
     by_columns : bool
-        Whether a column of the file is a row of ours, as in files of features by cells.
+        Whether the columns of the file are the rows of the matrix, as in files of features by
+        cells.
     """
 
     def __init__(self, text: _Text, uri: str, *, by_columns: bool) -> None:
         self._text, self._by_columns = text, by_columns
         *sizes, n_entries = text.sizes
         self._is_half = text.symmetry != "general"
-        # Of a symmetric matrix as many as there may be.
+        # For a symmetric matrix an upper bound, which counts entries of the diagonal twice.
         self.n_entries = n_entries * (2 if self._is_half else 1)
         shape = tuple(sizes[::-1] if by_columns else sizes)
         self.set_matrix(uri, shape, _KINDS[text.kind])
@@ -139,7 +147,7 @@ class MarketSource(ByBands):
         n_read, announced = 0, self._text.sizes[2]
         for entries in self._text.pieces():
             rows, columns = entries.row, entries.col
-            # Of a symmetric matrix scipy gives both halves.
+            # scipy returns both halves of a symmetric matrix.
             n_read += int((rows >= columns).sum()) if self._is_half else len(rows)
             if n_read > announced:
                 break
@@ -149,7 +157,10 @@ class MarketSource(ByBands):
 
 
 def _header(file: IO[bytes]) -> tuple[list[str], bytes]:
-    """Return the words of the first line, and the line of sizes; leave the file behind it."""
+    """Return the words of the first line, and the line of sizes.
+
+    The file is left positioned after the line of sizes.
+    """
     words = file.readline(_LINE_BYTES).decode(errors="replace").lower().split()
     for _ in range(_HEADER_LINES):
         line = file.readline(_LINE_BYTES)
@@ -165,7 +176,10 @@ def _damaged(path: Location, why: str) -> InputError:
 def open_file(
     path: Location, variable: str | None, feature_types: Sequence[str] | None = None
 ) -> Source:
-    """Open a Matrix Market file, or the one of a folder; of 10x if its names lie beside it."""
+    """Open a Matrix Market file, or the only one of a folder.
+
+    It is read as counts of 10x (features by cells) if files with their names lie next to it.
+    """
     check_no_variable(path, variable)
     file = _only_file(path) if path.is_dir() else path
     text = _Text.opened(file)
@@ -194,7 +208,15 @@ def open_file(
 
 
 def _dense(text: _Text, uri: str) -> Source:
-    """Return a matrix of which all values are in the file, column by column: it is held whole."""
+    """Return the source of a file in array form, which is loaded as a whole.
+
+    The file has all values, column by column.
+
+    Raises
+    ------
+    InputError
+        If the matrix is larger than 1 GiB.
+    """
     n_bytes = math.prod(text.sizes) * _KINDS[text.kind].itemsize
     if n_bytes > GIB:
         raise InputError(
@@ -207,12 +229,12 @@ def _dense(text: _Text, uri: str) -> Source:
 
 
 def _first_file(folder: Location, names: list[str]) -> Location | None:
-    """Return the first of some files that is there."""
+    """Return the first of the named files that exists, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _only_file(folder: Location) -> Location:
-    """Return the Matrix Market file of a folder, whose name may begin with that of a sample."""
+    """Return the only Matrix Market file of a folder; its name may begin with a sample name."""
     names = sorted(name for name in files_below(folder) if "/" not in name)
     matrices = [name for name in names if name.endswith(MARKET)]
     if len(matrices) != 1:
@@ -223,7 +245,13 @@ def _only_file(folder: Location) -> Location:
 
 
 def _lines(path: Location, n_rows: int) -> list[str]:
-    """Return the lines of a text that has one for each feature or cell."""
+    """Return the lines of a text file with one line for each feature or cell.
+
+    Raises
+    ------
+    InputError
+        If it has another number of lines, is too long or is not UTF-8.
+    """
     with open_text(path) as file:
         content = file.read(METADATA_BYTES + 1)
     if len(content) > METADATA_BYTES:

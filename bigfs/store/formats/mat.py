@@ -1,4 +1,4 @@
-"""MATLAB's .mat: version 5 and before by scipy, which reads a variable at once; 7.3 is HDF5."""
+"""MATLAB's .mat files: up to version 5 by scipy, which loads whole variables; 7.3 is HDF5."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMERIC = {"double", "single", "logical", "sparse"} | {
 }
 # The usual names of a matrix of features, and of its classes.
 _FEATURES, _CLASSES = "fea", "gnd"
-# Numbers of the types that values are stored in.
+# Storage types of values by their numbers in the file.
 _STORED = {
     1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
 }  # fmt: skip
@@ -35,27 +35,27 @@ _COMPRESSED = 15
 _COMPLEX, _SPARSE = 0x800, 5
 _HEADER_BYTES = 128
 _PIECE_BYTES = 2**18
-# Sparse variables, and those of versions before 5, are read as they are opened.
+# Upper bound for sparse variables, and those of versions before 5, which are loaded when opened.
 _MOST_BYTES = GIB
 
 
 @contextmanager
 def _open_sparse(path: str, name: str) -> Iterator[dict[str, Any]]:
-    """Open a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
+    """Open a sparse matrix of version 7.3, with its parts under bigfs's names."""
     with open_member(path, name) as group:
         yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
 
 
 @contextmanager
 def _open_element(path: Location, position: int) -> Iterator[_Element | None]:
-    """Open a variable of a version 5 file by its position; None of versions before."""
+    """Open a variable of a version 5 file by its position; yield None for earlier versions."""
     with path.open("rb") as file:
         mark = file.read(_HEADER_BYTES)[126:128]
         yield _Element(file, position, mark == b"IM") if mark in (b"IM", b"MI") else None
 
 
 class _Element:
-    """A variable in an open version 5 file, unpacked as far as needed."""
+    """Variable in an open version 5 file, decompressed only as far as needed."""
 
     def __init__(self, file: IO[bytes], position: int, is_little: bool) -> None:
         self._file, self._order = file, "<" if is_little else ">"
@@ -65,7 +65,10 @@ class _Element:
         self._start, self._packed = file.tell(), kind == _COMPRESSED
 
     def content(self, uri: str) -> np.dtype | None:
-        """Return the type that values are stored in, not that of the variable; None if sparse."""
+        """Return the type in which the values are stored, or None for a sparse variable.
+
+        The type may differ from that of the variable.
+        """
         what = f"{uri} is damaged, or holds no numbers"
         with refusing(what, struct.error, KeyError, zlib.error):
             content = next(self._pieces(), b"")[8 if self._packed else 0 :]
@@ -81,7 +84,7 @@ class _Element:
             return np.dtype(self._order + _STORED[kind & 0xFFFF])
 
     def check_size(self, most: int, uri: str) -> int:
-        """Return the bytes that are there once unpacked, or raise InputError beyond so many."""
+        """Return the decompressed size in bytes, or raise InputError if it exceeds ``most``."""
         size = 0
         with refusing(f"{uri} is damaged", zlib.error):
             for piece in self._pieces():
@@ -107,12 +110,15 @@ class _Element:
                 packed = unpack.unconsumed_tail
 
     def _tag(self, content: bytes) -> tuple[int, int]:
-        """Return the number of a type, and the size of what follows."""
+        """Return the type number in a tag and the size of the data that follows."""
         kind, size = struct.unpack(f"{self._order}II", content)
         return kind, size
 
     def _length(self, content: bytes) -> int:
-        """Return the length of the first part of an element, tag included; short ones are in it."""
+        """Return the length of the first part of an element, with its tag.
+
+        The data of a short part is stored in the tag itself.
+        """
         kind, size = self._tag(content[:8])
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
@@ -120,7 +126,7 @@ class _Element:
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     known = {name: (shape, kind) for name, shape, kind in preview(path)}
     name = _chosen(path, known, variable, cube.get("features"))
@@ -151,7 +157,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return a variable as labels: numbers, or texts; without a name ``gnd`` or ``y``."""
+    """Return a variable as labels, which are numbers or texts; by default ``gnd`` or ``y``."""
     known = {name: kind for name, _, kind in preview(path)}
     name = name or (_CLASSES if _CLASSES in known else "y")
     if name not in known:
@@ -168,7 +174,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
     values = _load(path, name)
     if not isinstance(values, np.ndarray):
         raise InputError(f"{uri} is sparse. Labels are one number or text for each sample.")
-    if values.dtype == object:  # a cell for each text
+    if values.dtype == object:  # a cell array of texts
         cells = [np.asarray(cell) for cell in values.ravel()]
         if not all(cell.dtype.kind == "U" and cell.size <= 1 for cell in cells):
             raise InputError(f"{uri} holds cells that are no texts, which are no labels.")
@@ -182,7 +188,7 @@ def _chosen(path: Location, known: dict[str, Any], name: str | None, features: A
         name = _FEATURES
     large = {n: len(shape) for n, (shape, kind) in known.items()
              if kind in _NUMERIC and len(shape) > 1 and min(shape) > 1}  # fmt: skip
-    # A scene may have an image of its classes beside it, which has no features.
+    # A hyperspectral scene may come with an image of its classes, which has no features.
     wanted = [n for n, count in large.items() if count > 2 or features is None]
     name = choose_member(path, list(known), wanted or list(large), name)
     if known[name][1] not in _NUMERIC:
@@ -191,14 +197,14 @@ def _chosen(path: Location, known: dict[str, Any], name: str | None, features: A
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return every variable of a file: its name, shape and what MATLAB calls it, or "sparse"."""
+    """Return name, shape and MATLAB class (or "sparse") of every variable of a file."""
     from scipy.io import whosmat
 
     if not is_hdf5(path):
         return list(_scipy(whosmat, path))
     variables = []
     with open_h5(path) as file, decoding(str(path)):
-        for name in (name for name in file if not name.startswith("#")):  # MATLAB's own
+        for name in (name for name in file if not name.startswith("#")):  # internal to MATLAB
             node = find(file, name, str(path))
             if node is None:
                 continue
@@ -223,7 +229,10 @@ def _refuse_cube(uri: str, cube: dict[str, Any]) -> None:
 def _load_dense(
     path: Location, name: str, position: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return a variable of a version 5 file, whose header may announce less than there is."""
+    """Return a dense variable of a version 5 file, which is checked against its header.
+
+    The data may decompress to more than the header announces.
+    """
     uri = f"{path}::{name}"
     size = int(np.prod(shape)) * dtype.itemsize
     with _open_element(path, position) as element:
@@ -245,12 +254,12 @@ def _load(path: Location, name: str) -> Any:
 
 
 def is_hdf5(path: Location) -> bool:
-    """Say whether a .mat file is one of version 7.3."""
+    """Return True if a .mat file is of version 7.3."""
     with path.open("rb") as file:
         return file.read(16).startswith(b"MATLAB 7.3")
 
 
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
-    # scipy documents none of what a damaged file makes it raise.
+    # scipy does not document the exceptions that it raises for damaged files.
     with refusing(f"{path} is not a .mat file, or damaged", Exception), path.open("rb") as file:
         return read(file, **options)

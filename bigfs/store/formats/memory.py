@@ -1,7 +1,7 @@
-"""Objects of this process: NumPy, pandas, scipy sparse, whatever is Arrow, and Dask's.
+"""Objects of this process: NumPy, pandas, scipy sparse, anything that exports Arrow, and Dask.
 
-Frames and arrays of Dask are computed piece by piece under whatever scheduler is active: a
-partition of a frame, or a band of whole chunks of an array.
+Dask data frames and arrays are computed piece by piece by the active scheduler: one partition of a
+data frame, or a band of whole chunks of an array, at a time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from bigfs.store.tables import Table, TableSource, index_columns, set_features
 from bigfs.store.values import as_floats, check_exact, without_mask
 
 logger = logging.getLogger("bigfs")
-_GROUP_BYTES = 16 * 10**6  # of a row group that is written to scratch
-# Of a partition: as it is read, and as a frame.
+_GROUP_BYTES = 16 * 10**6  # size of a row group that is written to scratch
+# Copies of a partition in memory: as it is read, and as a data frame.
 _COPIES = 2
 _COMPLEX = (complex, np.complexfloating)
 _DROP = "X.drop(columns={})"  # in pandas and Dask
 
 
 class ArraySource(ArrayByRows):
-    """A NumPy array, perhaps masked; converted block by block, never as a whole."""
+    """NumPy array, possibly masked, converted block by block and never as a whole."""
 
     def __init__(self, X: np.ndarray, uri: str = "X", names: list[str] | None = None) -> None:
         super().__init__(partial(open_here, X), uri)
@@ -53,7 +53,7 @@ class ArraySource(ArrayByRows):
 
 
 class FrameSource(RandomAccessSource):
-    """A pandas frame whose columns are all numbers; converted block by block."""
+    """pandas DataFrame, converted block by block; columns without numbers may be encoded."""
 
     uri, shareable = "X", False
 
@@ -65,7 +65,7 @@ class FrameSource(RandomAccessSource):
     ) -> None:
         self._all, uri = frame, self.uri
         self._frame = frame = _plain_frame(frame)
-        # A part of a frame may have no rows.
+        # A part of a data frame may have no rows.
         n_rows = len(frame) if roles.partitions is None else max(len(frame), 2)
         check_shape((n_rows, frame.shape[1]), uri)
         named, dtypes = _names_of(frame), frame.dtypes
@@ -83,7 +83,7 @@ class FrameSource(RandomAccessSource):
         self._places = [places[column.name] for column in self._columns]
 
     def read_column(self, name: str) -> Any:
-        """Return a column of the frame."""
+        """Return a column of the data frame."""
         names = _texts_of(self._all.columns)
         if name not in names:
             raise no_column(self.uri, name, names)
@@ -103,7 +103,7 @@ class FrameSource(RandomAccessSource):
             integers = piece.select_dtypes([kind])
             check_exact(integers.to_numpy(), self.uri, start, list(integers.columns))
         for name, dtype in piece.dtypes.items():
-            if not isinstance(dtype, np.dtype) and dtype.kind in "iu":  # they may be missing
+            if not isinstance(dtype, np.dtype) and dtype.kind in "iu":  # may have missing values
                 integers = piece[name].to_numpy(f"{dtype.kind}8", na_value=0)
                 check_exact(integers[:, None], self.uri, start, [name])
         if all(column.is_plain for column in self._columns):
@@ -118,9 +118,9 @@ class FrameSource(RandomAccessSource):
 
 
 def _column(name: str, dtype: Any, uri: str) -> Column:
-    """Return a column of a frame, which is not encoded yet."""
+    """Return the description of a column of a data frame, before any encoding."""
     kind = getattr(dtype, "kind", "O")
-    if kind in "fiu":  # pandas' own types can hold missing values: NaN, and float64 holds the rest
+    if kind in "fiu":  # pandas' own types may have missing values, so they become float64 with NaN
         number = work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri)
         return Column(name, "number", number)
     if kind == "M":
@@ -129,20 +129,20 @@ def _column(name: str, dtype: Any, uri: str) -> Column:
 
 
 def is_pandas(X: Any) -> bool:
-    """Say whether X is a frame of pandas."""
+    """Return True if X is a pandas DataFrame."""
     return type(X).__module__.startswith("pandas") and hasattr(X, "columns")
 
 
 def plain(X: Any) -> Any:
-    """Return an object in memory as one that scikit-learn's checks read as it is meant.
+    """Return an object in memory in a form that scikit-learn's checks interpret correctly.
 
-    Missing values (masked, None, NA) become NaN; columns of objects that are numbers become
-    float64, and sparse columns dense unless all of them are sparse with zeros.
+    Missing values (masked, None, NA) become NaN, object columns of numbers become float64, and
+    sparse columns become dense unless all columns are sparse with the fill value 0.
 
     Raises
     ------
     InputError
-        If values are complex, or a name appears twice.
+        If values are complex, or a column name is duplicated.
     """
     if isinstance(X, (list, tuple)):
         is_masked = any(isinstance(row, np.ma.MaskedArray) for row in X)
@@ -170,7 +170,7 @@ def plain(X: Any) -> Any:
 
 
 def _names_of(frame: Any) -> list[str] | None:
-    """Return the names of a frame's columns; columns that pandas numbered have none."""
+    """Return the column names of a data frame, or None if pandas numbered the columns."""
     import pandas as pd
 
     is_numbered = isinstance(frame.columns, pd.RangeIndex)
@@ -178,12 +178,18 @@ def _names_of(frame: Any) -> list[str] | None:
 
 
 def _texts_of(names: Any) -> list[str]:
-    """Return names as texts; float32 with its own digits, where pandas gives those of float64."""
+    """Return names as texts.
+
+    A float32 name is written with the digits of float32; pandas would write those of float64.
+    """
     return [str(name) for name in (names.to_numpy() if names.dtype == np.float32 else names)]
 
 
 def _plain_frame(frame: Any) -> Any:
-    """Return a frame whose columns of objects that are numbers, and sparse ones, are dense."""
+    """Return a data frame with object columns of numbers as float64 and sparse columns as dense.
+
+    Sparse columns stay sparse if all columns are sparse with the fill value 0.
+    """
     import pandas as pd
 
     sparse = [isinstance(dtype, pd.SparseDtype) for dtype in frame.dtypes]
@@ -201,7 +207,7 @@ def _plain_frame(frame: Any) -> Any:
 
 
 def refuse_texts(X: Any) -> None:
-    """Raise InputError if columns of a pandas frame hold texts, dates or categories."""
+    """Raise InputError if a pandas DataFrame has columns of texts, dates or categories."""
     if is_pandas(X):
         kinds = zip(_texts_of(X.columns), X.dtypes, strict=True)
         unusable = {n: str(kind) for n, kind in kinds if getattr(kind, "kind", "O") not in "fiub"}
@@ -209,7 +215,7 @@ def refuse_texts(X: Any) -> None:
 
 
 class ArrowTable(Table):
-    """An Arrow table, a stream of batches, or an object that hands out one."""
+    """Arrow table, stream of batches, or object that exports an Arrow stream."""
 
     uri, dropped_by = "X", "X.drop({})"  # in polars and Arrow
 
@@ -229,13 +235,13 @@ class ArrowTable(Table):
         return super().column(name)
 
     def distinct(self, column: str) -> Iterator[Any]:
-        """Yield the values of a column."""
+        """Yield the values of a column, without duplicates within a batch."""
         if self.read_once:
             raise _second_read()
         return super().distinct(column)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield batches as the object cuts them."""
+        """Yield batches of the sizes that the object has."""
         import pyarrow as pa
 
         if self._used:
@@ -253,7 +259,10 @@ def _second_read() -> InputError:
 
 
 def open_arrow(X: Any) -> Table:
-    """Return an Arrow table or stream, or a polars frame; a lazy one goes to scratch first."""
+    """Return the table of an Arrow table or stream, or of a polars frame.
+
+    A polars LazyFrame is first written to a Parquet file in scratch.
+    """
     kinds = X.collect_schema() if hasattr(X, "collect_schema") else {}
     for name, kind in kinds.items():
         if str(kind).endswith("Int128"):
@@ -268,22 +277,22 @@ def open_arrow(X: Any) -> Table:
 
     scratch = Scratch()
     rows = max(1, _GROUP_BYTES // (8 * len(kinds)))
-    # polars runs the query in pieces; by default it packs them for keeping, which takes longer
+    # polars runs the query in pieces; its default compression is stronger and slower
     path = scratch.path / "X.parquet"
     X.sink_parquet(path, compression="lz4", statistics=False, row_group_size=rows)
     table = ParquetTable(path, "X")
-    table.scratch = scratch  # which is removed with it
+    table.scratch = scratch  # removed together with the table
     table.dropped_by = ArrowTable.dropped_by
     return table
 
 
 class DaskFrameSource(Source):
-    """A Dask DataFrame; one partition is in memory at a time.
+    """Dask DataFrame, of which one partition is in memory at a time.
 
-    Nothing tells how large partitions are before they are computed. Where memory is promised (in
-    plans, and before an ingest), each is computed once to be measured. The memory that the graph of
-    the frame takes to compute a partition is the user's, and is not counted: Dask's reader of
-    Parquet took up to eight times the partition.
+    The size of a partition is unknown until it is computed. If the memory has to be estimated (in
+    plans, and before an ingest), each partition is computed once to measure it. The memory that the
+    graph of the data frame needs to compute a partition depends on the user's code and is not
+    counted: Dask's Parquet reader needed up to eight times the size of the partition.
     """
 
     def __init__(self, X: Any, roles: Roles = ALL_FEATURES) -> None:
@@ -303,7 +312,7 @@ class DaskFrameSource(Source):
 
     @cached_property
     def _sizes(self) -> list[tuple[int, int]]:
-        """Rows and bytes of each partition, measured where it is computed."""
+        """Rows and bytes of each partition, measured by the worker that computes it."""
         measured = self._X.map_partitions(_measure, meta=_measure(self._X._meta))
         sizes = [
             tuple(measured.partitions[i].compute(scheduler=dask_get()).iloc[0].tolist())
@@ -320,17 +329,17 @@ class DaskFrameSource(Source):
 
     @property
     def n_samples(self) -> int | None:  # type: ignore[override]
-        """Rows, once partitions were measured."""
+        """Number of rows, or None until the partitions are measured."""
         return self.estimated_samples if "_sizes" in vars(self) else None
 
     @property
     def estimated_samples(self) -> int:
-        """Rows of all partitions."""
+        """Number of rows of all partitions, which are measured for it."""
         return sum(rows for rows, _ in self._sizes)
 
     @property
     def held_bytes(self) -> int:  # type: ignore[override]
-        """The largest partition, and the copies of it that are made to compute it."""
+        """Bytes of the largest partition and of the copy that is made to compute it."""
         return _COPIES * max(size for _, size in self._sizes)
 
     def _part(self, i: int) -> FrameSource:
@@ -352,7 +361,7 @@ class DaskFrameSource(Source):
     def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for i in range(self._X.npartitions):
-            # No name holds the part while the next is computed.
+            # Without a reference to it, the part is freed before the next is computed.
             for block in self._part(i).iter_blocks(rows):
                 yield np.ascontiguousarray(block, self.dtype)
 
@@ -366,9 +375,10 @@ def _measure(frame: Any) -> Any:
 
 
 class DaskSource(Source):
-    """A Dask array of known shape; one band of its row chunks is in memory at a time.
+    """Dask array of known shape, of which one band of row chunks is in memory at a time.
 
-    Its meta says whether chunks are sparse; how many entries they have, only reading them tells.
+    The meta of the array tells whether chunks are sparse. The number of their entries is unknown
+    until they are read.
     """
 
     def __init__(self, X: Any) -> None:
@@ -397,7 +407,7 @@ class DaskSource(Source):
                 yield from in_blocks(band, rows)
                 continue
             band = self._compute(start, stop)
-            if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of
+            if hasattr(band, "toarray"):  # chunks are sparse although the meta of the array is not
                 band = band.toarray()
             for first in range(0, stop - start, rows):
                 yield as_floats(band[first : first + rows], self.dtype, self.uri, start + first)
@@ -406,7 +416,7 @@ class DaskSource(Source):
         return self._X[start:stop].compute(scheduler=dask_get())
 
     def _bands(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield row ranges of whole chunks, about ``rows`` long, so each is computed once."""
+        """Yield row ranges of whole chunks, about ``rows`` long, so that each is computed once."""
         start = stop = 0
         for size in self._X.chunks[0]:
             if stop > start and stop + size - start > rows:
@@ -418,7 +428,7 @@ class DaskSource(Source):
 
 
 def open_object(X: Any, options: Options) -> Source | None:
-    """Return a source for an object, None for one of a kind that is not read."""
+    """Return a source for an object, or None if its type is not supported."""
     root = type(X).__module__.split(".")[0]
     if root == "dask":
         return DaskFrameSource(X, options.roles) if is_frame(X) else DaskSource(X)
@@ -431,7 +441,7 @@ def open_object(X: Any, options: Options) -> Source | None:
             f"X is {X.name!r} of an HDF5 file, which is no array. Give the path of the file, or an "
             "array of it, X[NAME]."
         )
-    # An array of HDF5 is read by slices, as one in memory is.
+    # An h5py dataset is read by slices, like an array in memory.
     if isinstance(X, np.ndarray) or root == "h5py":
         return ArraySource(X)
     if root == "scipy" and hasattr(X, "tocsr"):

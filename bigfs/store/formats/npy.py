@@ -1,4 +1,4 @@
-"""NumPy's .npy: read by ranges into buffers, never mapped (mapped pages count as memory)."""
+"""NumPy's .npy, read by ranges into buffers, not memory-mapped (mapped pages count as memory)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SAID = 200
 def _open_values(
     path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int
 ) -> Iterator[FileArray]:
-    """Open the values of a .npy file, in C order; anew for every read."""
+    """Open the values of a .npy file in C order; the file is opened anew for every read."""
     with as_location(path).open("rb", buffering=0) as file:
         yield FileArray(file, shape, dtype, offset, path)
 
 
 @dataclass(frozen=True)
 class FileArray:
-    """An array in an open file, in C order, of which pieces are read into buffers."""
+    """Array in C order in an open file, of which pieces are read into buffers."""
 
     file: Any
     shape: tuple[int, ...]
@@ -46,12 +46,12 @@ class FileArray:
     chunks: ClassVar[None] = None
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
-        """Return a range of every dimension, or of the first ones; steps are 1."""
+        """Return a range of every dimension, or of the first ones, with steps of 1."""
         given = key if isinstance(key, tuple) else (key,)
         ranges = [range(*part.indices(n)) for part, n in zip(given, self.shape, strict=False)]
         ranges += [range(n) for n in self.shape[len(ranges) :]]
         out = np.empty([len(part) for part in ranges], self.dtype)
-        # What lies behind the last dimension that is read in part is in one piece with it.
+        # From the last dimension that is not read in full, values are contiguous in the file.
         split = max((i for i, n in enumerate(self.shape) if len(ranges[i]) < n), default=0)
         starts = [part.start for part in ranges]
         for place in np.ndindex(*out.shape[:split]) if out.size else ():
@@ -64,12 +64,12 @@ class FileArray:
 
 
 def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return shape, Fortran order and dtype of an open .npy, leaving the file at its values.
+    """Return shape, Fortran order and dtype of an open .npy file, and leave it at its values.
 
     Raises
     ------
     InputError
-        If it is no .npy file or holds pickled objects.
+        If it is not a .npy file or holds pickled objects.
     """
     try:
         version = np.lib.format.read_magic(file)
@@ -91,7 +91,7 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
         shape, fortran, dtype = parsed(from_start)
     except (StorageError, OSError, zlib.error):
         raise
-    except Exception as error:  # NumPy reads it as a Python text, and raises whatever that does
+    except Exception as error:  # NumPy evaluates it as a Python literal, which may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0][:_SAID].rstrip(".")
         raise InputError(f"{uri} is not in NumPy's .npy format: {reason}.") from None
     if dtype.hasobject:
@@ -104,9 +104,10 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
 
 
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open a .npy file; stored by columns (Fortran order), each block gathers a piece of each.
+    """Open a .npy file.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    If it is stored by columns (Fortran order), each block is gathered from a piece of each column.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     check_no_variable(path, variable)
     uri = str(path)
@@ -133,7 +134,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
 
 
 def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.ndarray:
-    """Return an array of labels, which has no name; ``rows`` as `check_vector`."""
+    """Return the array as labels, which have no name; ``rows`` are as in `check_vector`."""
     with path.open("rb") as file:
         shape, _, dtype = read_header(file, str(path))
     check_vector(shape, dtype, str(path), rows)
@@ -141,7 +142,7 @@ def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.nda
 
 
 def load(path: Location, member: str | None = None) -> np.ndarray:
-    """Load an array, or one of several by its name."""
+    """Load the array of a .npy file, or a member of a .npz file by its name."""
     with refusing(f"{path}: the labels cannot be read", ValueError):
         return parsed(_load, path, member)
 
@@ -156,7 +157,7 @@ def _load(path: Location, member: str | None) -> np.ndarray:
 
 
 def write(file: IO[bytes], selected: Any) -> None:
-    """Write the selected columns."""
+    """Write the selected columns as one array."""
     columns = selected.columns
     shape = (columns.n_samples, columns.n_features)
     header = {"descr": columns.dtype.str, "fortran_order": False, "shape": shape}

@@ -1,4 +1,4 @@
-"""NumPy's .npz: one member, or the parts of a sparse matrix, unpacked in pieces."""
+"""NumPy's .npz: one member, or the parts of a sparse matrix, decompressed in pieces."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from bigfs.store.source import Source, choose_member, listed, work_dtype
 from bigfs.store.values import as_floats, check_vector, refusing
 
 _CSR = {"data", "indices", "indptr", "shape"}
-# What scipy writes for every sparse form.
+# Members that scipy writes for every sparse format.
 _SCIPY = {"data", "shape", "format"}
 _PIECE_BYTES = 2**18
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError,
-    UnicodeDecodeError,  # of a name
+    UnicodeDecodeError,  # a name that is not UTF-8
 )  # fmt: skip
 
 
 class NpzSource(Source):
-    """A member of a .npz file in C order, whose first dimensions are rows: streamed."""
+    """Streamed member of a .npz file in C order, whose first dimensions are the rows."""
 
     def __init__(self, member: _Member, n_features: int) -> None:
         shape = math.prod(member.shape) // n_features, n_features
@@ -56,7 +56,7 @@ class NpzSource(Source):
 
 @dataclass(frozen=True)
 class _Member:
-    """The place of a member of a .npz file, in C order: unpacked into a file without a name."""
+    """Place (see `cube.Place`) of a .npz member in C order, decompressed to a temporary file."""
 
     path: Location
     name: str
@@ -64,34 +64,34 @@ class _Member:
     dtype: np.dtype
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may be asked in another working directory.
+        # A copy may be used in another working directory.
         return {**vars(self), "path": self.path.absolute()}
 
     @property
     def uri(self) -> str:
-        """Name in messages."""
+        """Name used in error messages."""
         return f"{self.path}::{self.name}"
 
     @property
     def n_bytes(self) -> int:
-        """Of the file without a name."""
+        """Decompressed bytes, which is the size of the temporary file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @contextmanager
     def unpacking(self) -> Iterator[Any]:
-        """Open the member at its values."""
+        """Open the member, positioned at its values."""
         with open_zip(self.path) as archive, archive.open(f"{self.name}.npy") as file:
             read_header(file, self.uri)
             yield file
 
     @contextmanager
     def __call__(self) -> Iterator[Later]:
-        """Return what stands for the array, and is unpacked when it is read."""
+        """Yield the array, which is decompressed at the first read."""
         with temporary_file() as file:
             yield Later(self.shape, self.dtype, lambda: self.unpacked(file))
 
     def unpacked(self, file: IO[bytes]) -> FileArray:
-        """Return the array in an open file."""
+        """Decompress the member into an open file and return it as an array."""
         left = self.n_bytes
         with self.unpacking() as packed:
             while left:
@@ -103,7 +103,15 @@ class _Member:
 
 
 def unpack(file: Any, view: memoryview, uri: str) -> None:
-    """Unpack the next bytes into memory, in pieces: zipfile copies all it has per step."""
+    """Decompress the next bytes into a buffer.
+
+    This is done in pieces, because zipfile copies everything that one step yields.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged or ends too early.
+    """
     with refusing(f"{uri} is damaged", *_DAMAGE):
         while view:
             count = file.readinto(view[:_PIECE_BYTES])
@@ -114,7 +122,7 @@ def unpack(file: Any, view: memoryview, uri: str) -> None:
 
 @contextmanager
 def open_zip(path: Location) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file, wherever it is."""
+    """Open a zip file, local or in a bucket."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         yield archive
 
@@ -125,14 +133,14 @@ def member_names(path: Location) -> list[str]:
     Raises
     ------
     InputError
-        If it is no zip file.
+        If it is not a zip file.
     """
     with refusing(f"{path} is not a .npz file", *_DAMAGE), open_zip(path) as archive:
         return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
 
 
 def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return shape, Fortran order and dtype of a member.
+    """Return the shape of a member, whether it is in Fortran order, and its dtype.
 
     Raises
     ------
@@ -148,7 +156,7 @@ def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, n
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     names = member_names(path)
     is_sparse = set(names) >= _CSR or set(names) >= _SCIPY
@@ -173,18 +181,23 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
 
 
 def _numbers(path: Location, member: str) -> tuple[int, ...]:
-    """Return the shape of a member of numbers, nothing of others."""
+    """Return the shape of a member, which is empty if it does not hold numbers."""
     try:
         shape, _, dtype = member_header(path, member)
-    except InputError:  # such as pickled labels beside the matrix
+    except InputError:  # such as pickled labels next to the matrix
         return ()
     return shape if dtype.kind in "fiub" else ()
 
 
 def _open_sparse(path: Location, has_format: bool) -> Source:
-    """Open what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix.
+    """Open a file of ``scipy.sparse.save_npz``, or the bare parts of a CSR matrix.
 
-    A matrix that is neither stored by rows nor by columns is loaded.
+    A matrix that is stored neither as CSR nor as CSC is loaded as a whole.
+
+    Raises
+    ------
+    InputError
+        If the parts are damaged, or a matrix to be loaded exceeds 1 GiB decompressed.
     """
     from scipy.sparse import load_npz
 
@@ -213,7 +226,7 @@ def _open_sparse(path: Location, has_format: bool) -> Source:
 
 
 class _UnpackedParts:
-    """The place of the parts of a sparse matrix: unpacked when they are read for the first time."""
+    """Place (see `cube.Place`) of a sparse matrix; parts are decompressed at the first read."""
 
     def __init__(self, path: Location, headers: dict[str, Any]) -> None:
         self._made_of = path.absolute(), headers
@@ -225,7 +238,7 @@ class _UnpackedParts:
         }
 
     def __reduce__(self) -> Any:
-        # The files that it has unpacked are of this process.
+        # The decompressed files are only open in this process.
         return type(self), self._made_of
 
     def _unpacked(self, member: _Member) -> FileArray:
@@ -235,12 +248,12 @@ class _UnpackedParts:
 
     @contextmanager
     def __call__(self) -> Iterator[dict[str, Later]]:
-        """Return the parts."""
+        """Yield the parts by name."""
         yield self._arrays
 
 
 def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.ndarray:
-    """Return an array of labels; without a name ``y``; ``rows`` as `check_vector`."""
+    """Return an array of labels, by default ``y``; ``rows`` are as in `check_vector`."""
     name = name or "y"
     names = member_names(path)
     if name not in names:
@@ -253,7 +266,7 @@ def read_column(path: Location, name: str, rows: Collection[str] = ()) -> np.nda
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and type of every array, or what is wrong with it."""
+    """Return name, shape and type of every array; a damaged one has the error as its type."""
     arrays: list[tuple[str, tuple[int, ...], str]] = []
     for name in member_names(path):
         try:

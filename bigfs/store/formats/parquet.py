@@ -1,4 +1,4 @@
-"""Parquet, streamed by row batches."""
+"""Parquet files, streamed in batches of rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bigfs.store.values import refusing
 # Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
 _BUFFER_BYTES = 2**16
 _PAGE_BYTES = 2**20
-# Batches that are decoded, and what Arrow's allocator keeps of them.
+# Memory for decoded batches, and for what Arrow's allocator keeps of them.
 _BATCHES_BYTES = 24 * 2**20
-# Measured: what the description of row groups and columns takes for each of its bytes, and the
-# largest that is read: it fits the default limit.
+# Measured memory per byte of the footer, which describes row groups and columns, and the size of
+# the largest footer that is read, which fits the default memory limit.
 _FOOTER_FACTOR, _FOOTER_BYTES = 13, 2**27
 
 
 class ParquetTable(Table):
-    """A Parquet file; pandas' index columns are ids of rows."""
+    """Parquet file, in which index columns of pandas are the ids of the rows."""
 
     scratch: Any = None
 
@@ -37,7 +37,7 @@ class ParquetTable(Table):
         self.row_ids = index_columns(self.schema, self.uri)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield batches of whole pages; texts as they are packed, each that comes again once."""
+        """Yield batches of rows; texts are read as dictionaries, which hold duplicates once."""
         import pyarrow as pa
 
         kinds = {name: self.schema.field(name).type for name in columns}
@@ -50,7 +50,11 @@ class ParquetTable(Table):
                     yield batch.select(columns)
 
     def held_bytes(self, columns: Sequence[str]) -> int:
-        """Return what Arrow holds: two pages of each column, at most 1 MB each, and the footer."""
+        """Return the bytes that Arrow holds.
+
+        They are those of decoded batches, of two pages per column of at most 1 MB each, of the read
+        buffers, and of the footer.
+        """
         groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
         if not groups:
             return 0
@@ -66,9 +70,10 @@ class ParquetTable(Table):
         return _BATCHES_BYTES + pages + _FOOTER_FACTOR * int(self._metadata.serialized_size)
 
     def _check_group(self, group: int) -> None:
-        """Raise InputError if the footer is damaged there; asked for a column, Arrow would abort.
+        """Raise InputError if the footer is damaged for a row group.
 
-        Arrow looks at all columns before it reads values, which this file refuses.
+        Otherwise Arrow would abort the process when a damaged column is requested. Arrow checks all
+        columns before it reads values, so it is given a file that refuses reads.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -79,7 +84,7 @@ class ParquetTable(Table):
 
 
 class _Unread(io.RawIOBase):
-    """A file of which no byte is read."""
+    """File that refuses every read."""
 
     def readable(self) -> bool:
         return True
@@ -87,7 +92,7 @@ class _Unread(io.RawIOBase):
     def seek(self, *place: int) -> int:
         return 0
 
-    def tell(self) -> int:  # at its end, by which its size is known
+    def tell(self) -> int:  # Arrow takes the size of the file from the position of its end
         return 2**62
 
     def read(self, size: int = -1) -> bytes:
@@ -95,7 +100,7 @@ class _Unread(io.RawIOBase):
 
 
 def _open(path: Location, **known: Any) -> Any:
-    """Open a Parquet file, to be closed."""
+    """Open a Parquet file, which the caller closes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -103,18 +108,18 @@ def _open(path: Location, **known: Any) -> Any:
     with refusing(f"{path} is not a Parquet file", *faults):
         if not known:
             _check_footer(path)
-        if is_remote(path):  # whole columns of a row group: few and large requests
+        if is_remote(path):  # pre-buffering whole columns of a row group makes few, large requests
             return pq.ParquetFile(path.open("rb", buffering=0), pre_buffer=True, **known)
         return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, **known)
 
 
 def _check_footer(path: Location) -> None:
-    """Raise InputError if the description of a file's row groups and columns is too large."""
+    """Raise InputError if the footer, which describes row groups and columns, is too large."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         file.seek(max(0, end - 8))
         size = int.from_bytes(file.read(4), "little")
-    if _FOOTER_BYTES < size < end:  # else it is damaged, which Arrow says
+    if _FOOTER_BYTES < size < end:  # otherwise it is damaged, which Arrow reports
         raise InputError(
             f"{path}: its row groups and columns take {format_bytes(size)} to describe, and up to "
             f"{format_bytes(_FOOTER_BYTES)} are read. Write it again with larger row groups."
@@ -125,7 +130,7 @@ open_table = ParquetTable
 
 
 def write(file: IO[bytes], selected: Any) -> None:
-    """Write the selected columns."""
+    """Write the selected columns as Parquet."""
     import pyarrow.parquet as pq
 
     write_batches(selected, lambda schema: pq.ParquetWriter(file, schema))

@@ -1,4 +1,4 @@
-"""Matrices of one array (dense) or three (CSR, CSC) in HDF5 and zarr, read by blocks of rows.
+"""Matrices stored as one array (dense) or three (CSR, CSC) in HDF5 and zarr, read by row blocks.
 
 A place opens the array, or the group that has ``data``, ``indices`` and ``indptr``.
 """
@@ -27,21 +27,22 @@ from bigfs.store.source import CSRLayout, RandomAccessSource, Source
 from bigfs.store.values import HEAD_ROWS, are_counts, as_floats, check_exact, decoding
 
 PARTS = ("data", "indices", "indptr")
-# Entries of a matrix by columns that are handled at once, and those of a band of rows.
+# Number of entries read at once of a matrix stored by columns, and of those in a band of rows.
 _PIECE_ENTRIES, _BAND_ENTRIES = 2**20, 2**22
-# Groups of rows that pieces are sorted by, at most, and entries of a piece of text, at least.
+# Upper bound of the groups of rows that pieces are sorted by, and lower bound of the entries in a
+# piece of text.
 _MOST_GROUPS, _FEWEST_IN_PIECE = 2**12, 2**16
-# Of an array of a matrix by rows, read at once unless a chunk is larger.
+# Number of entries read at once of a matrix stored by rows, unless a chunk is larger.
 _READ_ENTRIES = 2**18
 _TEXTS_AT_ONCE = 2**14
-# Chunks that are decoded beside a block: those of usual sizes are part of its price.
+# Memory for decoding chunks that the estimate for a block already includes.
 _USUAL_BYTES = 64 * 10**6
 _MOST_POINTER_BYTES = 2 * GIB
 
 
 @contextmanager
 def open_here(node: Any) -> Iterator[Any]:
-    """Yield an array or group that is open in this process."""
+    """Yield an array or group that is already open in this process."""
     if type(node).__module__.startswith("h5py"):
         from bigfs.store.formats.hdf5 import checked
 
@@ -55,14 +56,14 @@ def _is_here(place: Place) -> bool:
 
 @dataclass(frozen=True)
 class StoredTexts:
-    """An array of texts, one for each row or feature, read by pieces."""
+    """Array of texts, one for each row or feature, read in pieces."""
 
     place: Place
 
     def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
-        """Yield those from ``start`` to ``stop``."""
+        """Yield the texts from ``start`` to ``stop`` in pieces."""
         with self.place() as array:
-            chunks = getattr(array, "chunks", None)  # not of what is in memory
+            chunks = getattr(array, "chunks", None)  # arrays in memory have none
             chunk = chunks[0] if chunks else 1
             step = -(-_TEXTS_AT_ONCE // chunk) * chunk
             for begin in range(start, stop, step):
@@ -71,12 +72,12 @@ class StoredTexts:
 
 
 def held_texts(values: Any) -> StoredTexts:
-    """Return texts in memory, or other values that have texts, as those of an array."""
+    """Return texts in memory, or values that are converted to texts, as `StoredTexts`."""
     return StoredTexts(partial(open_here, values))
 
 
 def all_texts(texts: StoredTexts, length: int, uri: str) -> list[str]:
-    """Return the names of all features, or raise InputError if they are of no usual size."""
+    """Return the names of all features, or raise InputError if they exceed `METADATA_BYTES`."""
     names: list[str] = []
     size = 0
     for piece in texts.pieces(0, length):
@@ -88,7 +89,7 @@ def all_texts(texts: StoredTexts, length: int, uri: str) -> list[str]:
 
 
 def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> None:
-    """Raise InputError unless there is one text for each feature, or cell."""
+    """Raise InputError unless there is one text for each feature or row."""
     if shape != (length,):
         raise InputError(
             f"{uri}: {name} has {shape} names for {length:,} features or rows. Write it again."
@@ -96,21 +97,21 @@ def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> No
 
 
 def in_blocks(rows: Any, size: int) -> Iterator[Any]:
-    """Yield some rows as consecutive blocks of at most ``size`` rows."""
+    """Yield the given rows as consecutive blocks of at most ``size`` rows."""
     for start in range(0, rows.shape[0], size):
         yield rows[start : start + size]
 
 
 class ArrayByRows(RandomAccessSource):
-    """A dense array, read where it lies."""
+    """Dense array whose rows are read by range from where it is stored."""
 
-    _cure = "Write it again."  # of what cannot be decoded
+    _cure = "Write it again."  # if rows cannot be decoded
 
     def __init__(self, place: Place, uri: str) -> None:
         self._place, self.shareable = place, not _is_here(place)
         with place() as array:
             self.set_matrix(uri, array.shape, array.dtype)
-            chunks = getattr(array, "chunks", None)  # not of NumPy
+            chunks = getattr(array, "chunks", None)  # NumPy arrays have none
         self.held_bytes = _decoded(chunks, self.stored_dtype.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
@@ -126,7 +127,10 @@ class ArrayByRows(RandomAccessSource):
 
 
 def open_dense(place: Place, uri: str) -> Source:
-    """Open a dense array: rows by range, or in order where each chunk must be read once for all."""
+    """Open a dense array, whose rows are read by range, or in order if its chunks are large.
+
+    Large chunks are decoded only once in a pass.
+    """
     source = ArrayByRows(place, uri)
     rows = min(source.chunk_rows or 1, source.n_samples)
     is_large = rows > 1 and rows * source.n_features * source.dtype.itemsize > _USUAL_BYTES
@@ -134,18 +138,18 @@ def open_dense(place: Place, uri: str) -> Source:
 
 
 class _SomeFeatures(Source):
-    """A sparse matrix in a file, of which some columns are features."""
+    """Sparse matrix in a file, of which all or some columns are features."""
 
     sparse = True
     _kept: np.ndarray | None = None
-    _width: int  # of the matrix
+    _width: int  # number of columns of the file
 
     def keep(self, kept: np.ndarray) -> None:
-        """Hand out some columns only."""
+        """Use only the given columns of the file as features."""
         self._width, self._kept, self.n_features = self.n_features, kept, len(kept)
 
     def _check_pointers(self, count: int) -> None:
-        """Raise InputError if so many pointers, or the columns, are too many to be read."""
+        """Raise InputError if ``count`` pointers, or the columns, are too many to be read."""
         if 8 * count > _MOST_POINTER_BYTES or self.n_features >= 2**31:
             shape = (self.n_samples, self.n_features)
             raise InputError(
@@ -154,7 +158,7 @@ class _SomeFeatures(Source):
 
     @property
     def _n_columns(self) -> int:
-        """Columns of the file."""
+        """Number of columns of the file."""
         return self.n_features if self._kept is None else self._width
 
     def _block(self, rows: Any) -> Any:
@@ -163,7 +167,7 @@ class _SomeFeatures(Source):
 
 
 class _Parts(_SomeFeatures):
-    """The three arrays of a sparse matrix, of which only the sizes are read at first."""
+    """Sparse matrix stored as three arrays, of which only the sizes are read at first."""
 
     n_samples: int
 
@@ -200,25 +204,25 @@ class _Parts(_SomeFeatures):
         return values
 
     def damaged(self, why: str) -> InputError:
-        """Return the error for parts that are no matrix."""
+        """Return the error for parts that do not form a matrix."""
         return InputError(f"{self.uri} does not hold the parts of a sparse matrix: {why}.")
 
     def __getstate__(self) -> dict[str, Any]:
-        # They grow with the matrix, and are read again.
+        # These grow with the matrix, and are read again after unpickling.
         state = super().__getstate__()
         return {name: state[name] for name in state if name not in ("_indptr", "layout")}
 
 
 class CSRParts(_Parts, RandomAccessSource):
-    """A matrix by rows: a block is read where it lies."""
+    """Sparse matrix stored by rows, whose rows are read by range."""
 
     @cached_property
     def layout(self) -> CSRLayout:
-        """Blocks of 8 to 16 MB of entries."""
+        """Layout with blocks of 8 to 16 MB of entries."""
         return csr.csr_layout(self._indptr, self.dtype.itemsize)
 
     def block_entries(self, rows: int) -> int:
-        """Return the entries of the largest block of so many rows."""
+        """Return the number of entries of the largest block of ``rows`` rows."""
         return csr.largest_block(self._indptr, rows)
 
     def read_rows(self, start: int, stop: int) -> Any:
@@ -226,12 +230,14 @@ class CSRParts(_Parts, RandomAccessSource):
         return self._block(self.read_entries(start, stop))
 
     def read_entries(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop`` as they are stored, zeros and all.
+        """Return rows ``start`` to ``stop`` as they are stored, with explicit zeros.
 
         Raises
         ------
         InputError
-            If the parts are no matrix there, or cannot be decoded.
+            If the parts do not form a matrix in these rows.
+        CorruptStoreError
+            If they cannot be decoded.
         """
         from scipy.sparse import csr_array
 
@@ -245,13 +251,13 @@ class CSRParts(_Parts, RandomAccessSource):
                 raise self.damaged("a row has more entries than there are features")
             data, indices = (_by_pieces(parts[name], first, last) for name in PARTS[:2])
         try:
-            # Of the types that the block keeps; what they do not hold is refused below.
+            # Use the types that scipy keeps without a copy; check_format refuses wrong indices.
             short = indices.dtype == np.int32 and last - first < 2**31
             columns = indices if short else indices.astype(np.int64, copy=False)
             pointers = (pointers - first).astype(np.int32 if short else np.int64)
             shape = (stop - start, self._n_columns)
             block = csr_array((data, columns, pointers), shape=shape)
-            block.check_format(full_check=True)  # what lies outside the shape would crash later
+            block.check_format(full_check=True)  # indices outside the shape would crash later
         except ValueError as error:
             raise self.damaged(str(error)) from None
         check_exact(block, self.uri, start)
@@ -259,11 +265,11 @@ class CSRParts(_Parts, RandomAccessSource):
 
 
 class ByBands(_SomeFeatures):
-    """Entries in any order, brought into order of rows through a temporary file.
+    """Sparse matrix whose entries, stored in any order, are sorted by rows in a temporary file.
 
-    They are written as they are read, 12 to 16 bytes each and every piece in the order of its
-    rows' groups, while the rows' entries are counted. Then a band of rows is a range of each piece.
-    The file lies where temporary files do (TMPDIR).
+    The entries of each row are counted while all entries are written to the file, usually with 12
+    to 16 bytes each, and every piece is sorted by groups of rows. Then the entries of a band of
+    rows lie in one range of each piece. The file is in the folder for temporary files (TMPDIR).
     """
 
     n_samples: int
@@ -271,11 +277,14 @@ class ByBands(_SomeFeatures):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
-    # The file that the entries wait in, and where the groups of each piece end in it.
+    # The temporary file with the entries, and the offsets of the groups of each piece in it.
     _waiting: tuple[IO[bytes], list[np.ndarray]] | None = None
 
     def holds_counts(self) -> bool:
-        """Say whether the first entries, of the first 1,000 rows if any, are counts."""
+        """Return True if the first entries are counts.
+
+        Those of the first 1,000 rows are checked, or all of the first piece if it has none of them.
+        """
         if not self.n_entries:
             return False
         rows, _, values = next(self.pieces())
@@ -287,7 +296,13 @@ class ByBands(_SomeFeatures):
         """Yield rows, columns and values of the entries, in the order of the file."""
 
     def _check_sizes(self, n_pointers: int) -> None:
-        """Take down what is held while entries are put in order; refuse what is too large."""
+        """Set the memory and disk space needed for sorting, and refuse a matrix that is too large.
+
+        Raises
+        ------
+        InputError
+            If the pointers or columns are too many.
+        """
         self._check_pointers(n_pointers)
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
         self.temporary_bytes += self.n_entries * self._record.itemsize
@@ -296,7 +311,7 @@ class ByBands(_SomeFeatures):
 
     @property
     def layout(self) -> CSRLayout:
-        """As the entries are counted; before that, as if rows had about as many each."""
+        """Layout by the counted entries, or before that by their mean number per row."""
         if self._rows is not None:
             return csr.csr_layout(self._rows, self.dtype.itemsize)
         mean, sizes = self.n_entries / self.n_samples, (self.n_samples, self.n_entries)
@@ -328,14 +343,14 @@ class ByBands(_SomeFeatures):
 
     @property
     def _n_groups(self) -> int:
-        """Groups of rows that each piece is sorted by: several for each band, one for one band."""
+        """Number of row groups that each piece is sorted by: several per band, 1 for one band."""
         return min(self.n_samples, _MOST_GROUPS, 16 * (self.n_entries // _BAND_ENTRIES) + 1)
 
     def _group_of(self, rows: Any) -> Any:
         return rows // -(-self.n_samples // self._n_groups)
 
     def _count(self) -> tuple[IO[bytes], list[np.ndarray]]:
-        """Count the entries of every row, and write them to the file that they wait in."""
+        """Count the entries of every row, and write all entries to a temporary file."""
         counts, file = np.zeros(self.n_samples + 1, dtype=np.int64), temporary_file()
         weakref.finalize(self, file.close)
         ends, n_written = [], 0
@@ -356,8 +371,8 @@ class ByBands(_SomeFeatures):
         return self._waiting
 
     def _bands(self, rows: int) -> list[tuple[int, int]]:
-        """Return the bands, of whole blocks: first row, and one past the last."""
-        assert self._rows is not None  # counted
+        """Return the bands of whole blocks as pairs of the first row and the one past the last."""
+        assert self._rows is not None  # set by _count
         edges = [0]
         for stop in [*range(rows, self.n_samples, rows), self.n_samples]:
             begun = len(edges) > 1 and self._rows[stop] - self._rows[edges[-2]] <= _BAND_ENTRIES
@@ -367,10 +382,10 @@ class ByBands(_SomeFeatures):
     def _records(
         self, file: IO[bytes], ends: list[np.ndarray], start: int, stop: int
     ) -> np.ndarray:
-        """Return the entries of some rows, in the order of the input."""
-        assert self._rows is not None  # counted
+        """Return the entries of the given rows; those of one row are in the order of the input."""
+        assert self._rows is not None  # set by _count
         first, last = self._group_of(start), self._group_of(stop - 1) + 1
-        # As one value each: NumPy copies the fields of records one by one.
+        # Treat each record as one opaque value: NumPy copies the fields of records one by one.
         entries = np.empty(self._rows[stop] - self._rows[start], f"V{self._record.itemsize}")
         filled = 0
         for of_groups in ends:
@@ -384,7 +399,7 @@ class ByBands(_SomeFeatures):
 
 
 class CSCParts(_Parts, ByBands):
-    """A matrix by columns."""
+    """Sparse matrix stored by columns."""
 
     def __init__(self, place: Place, shape: Any, uri: str) -> None:
         super().__init__(place, shape, uri, by_columns=True)
@@ -406,7 +421,10 @@ class CSCParts(_Parts, ByBands):
 
 
 def _by_pieces(array: Any, first: int, last: int) -> np.ndarray:
-    """Return a range of an array; zarr would hold all of its chunks packed and unpacked."""
+    """Return a range of an array, read in pieces.
+
+    In a single read zarr would hold all chunks both compressed and decompressed.
+    """
     chunk = array.chunks[0] if array.chunks else _PIECE_ENTRIES
     step = max(1, _READ_ENTRIES // chunk) * chunk
     values = np.empty(last - first, array.dtype)
@@ -417,6 +435,6 @@ def _by_pieces(array: Any, first: int, last: int) -> np.ndarray:
 
 
 def _decoded(chunks: tuple[int, ...] | None, itemsize: int) -> int:
-    """Return the bytes to decode a chunk beyond those that a block is planned with."""
+    """Return the bytes for decoding a chunk that the estimate for a block does not include."""
     size = 2 * itemsize * int(np.prod(chunks or (0,), dtype=np.float64))
     return size if size > _USUAL_BYTES else 0

@@ -1,4 +1,4 @@
-"""Pictures of the earth, GeoTIFF and ENVI, by rasterio: bands are features, pixels are rows."""
+"""Raster images (GeoTIFF, ENVI) read by rasterio, with bands as features and pixels as rows."""
 
 from __future__ import annotations
 
@@ -23,30 +23,34 @@ from bigfs.store.values import check_exact, decoding, installed, refusing
 
 _TIFF = (b"II", b"MM")
 _DIMS = ("band", "y", "x")
-# What GDAL keeps of blocks that it decoded, in MB; its own default is a share of the machine.
+# Size of GDAL's cache of decoded blocks, in MB. Its default is a share of the machine's memory.
 _CACHE_MB = 64
-# Of the lines that are written at once.
+# Bytes of the lines that are written at once.
 _LINES_BYTES = 16 * 10**6
 
 
 @contextmanager
 def _open_bands(path: Location, no_data: float | None) -> Iterator[_Picture]:
-    """Open a picture as an array; anew for every read."""
+    """Open an image as an array; the file is opened anew for every read."""
     with opened(path) as file:
         yield _Picture(file, no_data)
 
 
 class _Picture:
-    """The bands of an open picture as one array, scaled; what it masks, or is no data, is NaN."""
+    """Bands of an open image as one array, with scale and offset applied.
+
+    Values that are masked or equal to ``no_data`` are NaN.
+    """
 
     def __init__(self, file: Any, no_data: float | None) -> None:
         self._file, self.shape = file, (file.count, file.height, file.width)
         self._no_data = no_data
-        # numpy has no complex numbers of integers; complex ones are refused anyway.
+        # NumPy has no complex integers; complex numbers of any kind are refused later.
         stored = np.result_type(*("c8" if "complex" in kind else kind for kind in file.dtypes))
         masks = {flag for flags in file.mask_flag_enums for flag in flags}
         scaled = {*file.scales} != {1} or {*file.offsets} != {0}
-        # Every pixel has a value, of the type that is stored; 64 bits may be too many for a float.
+        # An image of integers is read in its stored type if nothing is missing or scaled. 64 bits
+        # are excluded because floats may not hold them.
         self._is_plain = stored.kind in "iu" and stored.itemsize < 8 and no_data is None
         self._is_plain &= not scaled and {flag.name for flag in masks} == {"all_valid"}
         self.dtype = stored if self._is_plain else work_dtype(stored, file.name)
@@ -78,12 +82,12 @@ class _Picture:
 
 @contextmanager
 def opened(path: Location) -> Iterator[Any]:
-    """Open a picture with rasterio.
+    """Open an image with rasterio.
 
     Raises
     ------
     InputError
-        If it is none, lies in a bucket, or the package rasterio is not there.
+        If it is not such an image, lies in a bucket, or the package rasterio is not installed.
     """
     if not isinstance(path, Path):
         raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
@@ -92,7 +96,7 @@ def opened(path: Location) -> Iterator[Any]:
     fault = rasterio.errors.RasterioError
     with refusing(f"{path} is no GeoTIFF or ENVI file, or is damaged", fault):
         with path.open("rb") as raw:
-            driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # others read files by the network
+            driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # other drivers access the network
         with ignoring_warnings(rasterio.errors.NotGeoreferencedWarning):
             opening = rasterio.open(_data_of(path), driver=driver)
         with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), opening as file:
@@ -100,7 +104,13 @@ def opened(path: Location) -> Iterator[Any]:
 
 
 def _data_of(path: Path) -> str:
-    """Return the file of values, where the header of an ENVI file is given."""
+    """Return the path of the values, which for an ENVI header (.hdr) is that of another file.
+
+    Raises
+    ------
+    InputError
+        If the header may belong to several files.
+    """
     if path.suffix.lower() != ".hdr":
         return os.fspath(path)
     known = (".img", ".dat", ".bsq", ".bil", ".bip", ".raw", "")
@@ -112,9 +122,9 @@ def _data_of(path: Path) -> str:
 
 
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open a picture; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where given.
+    """Open an image; ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
 
-    A pixel that the file says has no data, in a band, is missing there.
+    A pixel that has no data in a band, according to the file, is a missing value in this band.
     """
     check_no_variable(path, variable)
     uri = str(path)
@@ -122,7 +132,7 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
         names = _names(file)
         points, crs = file.gcps if file.gcps[0] else ([], file.crs)
         grid = {"crs": crs.to_wkt() if crs else None, "transform": list(file.transform)[:6]}
-        if points:  # in place of a transform
+        if points:  # instead of a transform
             grid["points"] = [[p.row, p.col, p.x, p.y, p.z or 0.0] for p in points]
         place = partial(_open_bands, path.absolute(), cube.pop("no_data", None))
         cube = {"features": "band", **cube}
@@ -136,7 +146,10 @@ def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
 
 
 def _names(file: Any) -> list[str] | None:
-    """Return the wavelengths of the bands, or their descriptions; None where one has neither."""
+    """Return the wavelengths of the bands, or else their descriptions.
+
+    None is returned if neither is given for every band.
+    """
     wavelengths = [file.tags(i).get("wavelength") for i in file.indexes]
     for texts in (wavelengths, list(file.descriptions)):
         if all(texts):
@@ -145,7 +158,10 @@ def _names(file: Any) -> list[str] | None:
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return a picture of classes as labels: that of its one band."""
+    """Return the only band of an image of classes as labels.
+
+    The labels have the stored type if it holds all values, which are NaN if missing.
+    """
     if name:
         raise InputError(
             f"{path} has no column {name!r}: a picture of classes, or a mask of rows, is named "
@@ -162,13 +178,13 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return the one array of a picture."""
+    """Return name, shape and type of the only array of an image."""
     with opened(path) as file:
         return [("bands", (file.count, file.height, file.width), str(file.dtypes[0]))]
 
 
 def write(file: IO[bytes], selected: Any) -> None:
-    """Write the selected columns as bands of a GeoTIFF, on the map of the picture they are of."""
+    """Write the selected columns as bands of a GeoTIFF, georeferenced like their source."""
     columns = selected.columns
     n_pixels = math.prod((columns.grid or {}).get("shape", (0,)))
     kept = np.ones(n_pixels, dtype=bool)
@@ -180,26 +196,29 @@ def write_map(
     file: IO[bytes], grid: Any, kept: np.ndarray, blocks: Iterable[np.ndarray],
     dtype: np.dtype, names: Sequence[str] = ("",), missing: Any = None,
 ) -> None:  # fmt: skip
-    """Write rows as the pixels of a GeoTIFF, some lines at a time; pixels without one are missing.
+    """Write rows as the pixels of a GeoTIFF, several lines at a time.
+
+    Pixels without a row are missing values.
 
     Parameters
     ----------
     file : binary file
     grid : mapping or None
-        That of the source which the rows are of, with ``crs`` and ``transform``.
+        ``grid`` of the source of the rows, with ``crs`` and ``transform``.
     kept : ndarray of shape (n_pixels,), bool
-        Which pixels have a row.
+        Mask of the pixels that have a row.
     blocks : iterable of ndarray of shape (n_rows, n_bands)
     dtype : numpy.dtype
     names : sequence of str
-        Of the bands.
+        Names of the bands.
     missing : number or None, default=None
-        What the file says of pixels without a value; None: NaN, where there can be one.
+        Value that the file declares as missing, for integers. None: no value. Floats use NaN, and
+        integers become float64 with NaN if there are pixels without a row.
 
     Raises
     ------
     InputError
-        If the rows are no pixels of a map.
+        If the rows are not the pixels of an image.
     """
     if not grid or "transform" not in grid:
         raise InputError("A GeoTIFF is written of the pixels of one (.tif, .img) only.")
@@ -210,7 +229,7 @@ def write_map(
     missing = np.nan if dtype.kind == "f" else missing
     if not kept.all() and dtype.kind != "f":
         dtype, missing = np.dtype(np.float64), np.nan
-    # What GDAL has no type for, or not all readers.
+    # Types that GDAL, or some readers of GeoTIFF, do not support.
     wider = {"bool": "uint8", "int8": "int16", "float16": "float32"}
     dtype = np.dtype(wider.get(dtype.name, dtype))
     step = max(1, _LINES_BYTES // (width * len(names) * dtype.itemsize))

@@ -1,7 +1,7 @@
-"""Files of svmlight and LIBSVM: a line of classes and entries for each row, parsed by scikit-learn.
+"""svmlight and LIBSVM files, with a class and entries per line, parsed by scikit-learn.
 
-Nothing says how many features there are, nor whether they count from 0 or 1: the text is read once
-for that when it is opened, and again for its rows.
+A file does not state the number of features, nor whether they are numbered from 0 or 1. It is read
+once for that when it is opened, and again for its rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE_BYTES = 2**22
 
 
 class SvmlightSource(Source):
-    """The entries of a file, in the order of its rows."""
+    """Sparse rows of an svmlight file."""
 
     sparse = True
 
@@ -39,14 +39,14 @@ class SvmlightSource(Source):
             if X.nnz:
                 first, last = min(first, X.indices.min()), max(last, X.indices.max())
                 self._largest_row = max(self._largest_row, int(np.diff(X.indptr).max()))
-        # As scikit-learn does: from 1, unless a feature is 0.
+        # As in scikit-learn, features are numbered from 1 unless there is a feature 0.
         self._first = min(int(first), 1)
         self.set_matrix(str(path), (n_rows, max(0, int(last) + 1 - self._first)), np.float64)
         self.held_bytes = 12 * _PIECE_BYTES
 
     @property
     def layout(self) -> CSRLayout:
-        """As if rows had about as many entries each."""
+        """Layout by the mean number of entries per row."""
         n_rows = self.n_samples or 1
         mean = self._n_entries / n_rows
         rows = min(n_rows, rows_for(mean, self.dtype.itemsize))
@@ -66,7 +66,10 @@ class SvmlightSource(Source):
 
 
 def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the entries and the classes of some lines at a time; features are as they are named."""
+    """Yield the entries and the classes of pieces of lines.
+
+    Features are numbered as in the file.
+    """
     from sklearn.datasets import load_svmlight_file
 
     with open_text(path) as file:
@@ -79,7 +82,7 @@ def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def open_file(path: Location, variable: str | None) -> Source:
-    """Open a file of svmlight."""
+    """Open an svmlight file."""
     check_no_variable(path, variable)
     return SvmlightSource(path)
 

@@ -1,6 +1,7 @@
-"""Counts of single cells by features: HDF5 of Cell Ranger (10x) and of loom, and files beside .mtx.
+"""Counts of single cells: HDF5 of Cell Ranger (10x) and loom, and names next to .mtx files.
 
-Rows are cells; their ids are the barcodes. Of 10x only features of one type are read.
+Rows are cells, and their ids are the barcodes. By default only one type of the features of 10x is
+read.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ def open_file(
     feature_types: Sequence[str] | None = None,
     layer: str | None = None,
 ) -> Source:
-    """Open counts in HDF5: of Cell Ranger 2, where ``variable`` is the genome, or later, or loom.
+    """Open counts in HDF5, of Cell Ranger or loom.
 
     Parameters
     ----------
     path : Path or ObjectPath
     variable : str or None
-        The genome, or another array of the file.
+        Genome, in files of Cell Ranger 2, or name of another array of the file.
     feature_types : sequence of str or None, default=None
-        Of Cell Ranger 3. None: genes, where there are several types.
+        Types of features to read, in files of Cell Ranger 3. None: genes, if there are several
+        types.
     layer : str or None, default=None
-        Of a loom file.
+        Layer of a loom file. None: its main matrix.
     """
     uri = str(path)
     with hdf5.open_h5(path) as file, decoding(uri):
@@ -73,7 +75,7 @@ def open_file(
 
 
 def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
-    """Open a loom file: an array of genes by cells, of which most are zero."""
+    """Open a loom file, which has a dense array of genes by cells with mostly zeros."""
     uri = str(path)
     name = "matrix" if layer is None else f"layers/{layer}"
     if hdf5.find(file, name, uri) is None:
@@ -85,7 +87,7 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     genes = _texts(file, path, about, source.n_features)
     if genes:
         source.feature_names = unique_names(genes[0], genes[-1], uri)
-    for key in ("obs_names", "CellID"):  # of anndata, and of all others
+    for key in ("obs_names", "CellID"):  # written by anndata, and by all others
         name = f"col_attrs/{key}"
         if hdf5.find(file, name, uri) is not None:
             source.index, source.ids = key, _stored_texts(file, path, name, source.n_samples)
@@ -93,14 +95,14 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
 
 
 def _texts(file: Any, path: Location, names: list[str], length: int) -> list[list[str]]:
-    """Return the texts of those of some arrays that are there."""
+    """Return the texts of each of the named arrays that exists."""
     uri = str(path)
     there = [name for name in names if hdf5.find(file, name, uri) is not None]
     return [all_texts(_stored_texts(file, path, name, length), length, uri) for name in there]
 
 
 def _stored_texts(file: Any, path: Location, name: str, length: int) -> StoredTexts:
-    """Return an array of texts, of which there is one for each feature, or cell."""
+    """Return an array of texts, which must have one for each feature or cell."""
     check_length(hdf5.member(file, name, str(path)).shape, length, name, str(path))
     return StoredTexts(partial(hdf5.open_member, str(path.absolute()), name))
 
@@ -113,18 +115,24 @@ def of_types(
     *,
     feature_types: Sequence[str] | None,
 ) -> Source:
-    """Return a source of the features of some types, with their names.
+    """Return the source restricted to features of the requested types, with their names.
 
     Parameters
     ----------
     source : CSRParts or ByBands
         Changed in place.
     names, ids : list of str
-        Of all features; a name that several have gets its id.
+        Names and ids of all features; the id is appended to a name that several features share.
     types : list of str or None, default=None
-        None: there is only one.
+        Types of all features. None: the file has no types.
     feature_types : sequence of str or None
-        Those to read. None: genes, or the only ones.
+        Types to read. None: genes, or the only type.
+
+    Raises
+    ------
+    InputError
+        If there are no features of a requested type, or none is requested and there are several
+        types without genes.
     """
     counts = Counter(types or ())
     usual = [GENES] if GENES in counts else list(counts)
@@ -150,7 +158,7 @@ def of_types(
 
 
 def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
-    """Return names, with the id behind those that several features have."""
+    """Return names, with the id appended to those that several features share."""
     counts = Counter(names)
     unique = [
         name if counts[name] == 1 else f"{name} ({feature})"
@@ -164,7 +172,7 @@ def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
 
 
 class DenseAsSparse(CubeSource):
-    """A dense array of which most is zero, as anndata reads it: sparse."""
+    """Dense array of mostly zeros, returned as sparse blocks, as anndata does."""
 
     sparse = True
 
@@ -175,7 +183,7 @@ class DenseAsSparse(CubeSource):
 
 
 def read_column(path: Location, name: str) -> np.ndarray:
-    """Return an attribute of the cells of a loom file."""
+    """Return an attribute of the cells (``col_attrs``) of a loom file."""
     uri = str(path)
     with hdf5.open_h5(path) as file, decoding(uri):
         known = sorted(file["col_attrs"]) if hdf5.find(file, "col_attrs", uri) is not None else []

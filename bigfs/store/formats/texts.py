@@ -1,4 +1,4 @@
-"""Texts: how they are packed, by their ending, and the dialects of tables, set or proposed."""
+"""Text files: decompression by extension, and dialects of text tables, given or proposed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bigfs.store.formats import TEXTS
 from bigfs.store.location import Location
 from bigfs.store.values import refusing
 
-# A million columns of 30 characters. A file without line breaks would be held as a whole.
+# A million columns of 30 characters. A file without line breaks would be loaded as a whole.
 LINE_BYTES = 32 * 2**20
 _FAULTS = (
     OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError,
     NotImplementedError,
 )  # fmt: skip
-# Words that stand for a missing value: those of pandas and of pyarrow, however they are spelled.
+# Words for a missing value in lower case: those of pandas and of pyarrow.
 _WORDS = ("na", "n/a", "nan", "null", "none", "<na>", "#n/a", "#na", "-nan", "1.#ind", "-1.#qnan")
 MISSING = frozenset(("", *_WORDS))
 SPELLED = sorted(
@@ -38,7 +38,7 @@ SPELLED = sorted(
 BLANKS = " "
 _CANDIDATES = (";", "\t", "|", ",", BLANKS)
 _LOOKED_AT_LINES = 100
-# Words for a missing value that are proposed, at most.
+# Upper bound of the words for a missing value that are proposed.
 _WORDS_PROPOSED = 7
 _NOT_AVAILABLE = re.compile(r"#(n/a|na\b)", re.IGNORECASE)
 _FILL = re.compile(r"-9{2,5}(\.0*)?")
@@ -47,7 +47,7 @@ _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d
 
 @contextmanager
 def open_text(path: Location) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked."""
+    """Open a file for reading, decompressed according to its extension."""
     lower = path.name.lower()
     unpack = next((PACKED[end] for end in PACKED if lower.endswith(end)), None)
     with refusing(f"{path} cannot be read, it is damaged or not a readable text table", *_FAULTS):
@@ -56,7 +56,13 @@ def open_text(path: Location) -> Iterator[IO[bytes]]:
 
 
 def whole_lines(file: IO[bytes], size: int, path: Location) -> Iterator[bytes]:
-    """Yield pieces of an open file that end with a line."""
+    """Yield pieces of an open file that end at the end of a line.
+
+    Raises
+    ------
+    InputError
+        If a line is longer than 32 MiB.
+    """
     while lines := file.read(size):
         end = file.readline(LINE_BYTES)
         if len(end) == LINE_BYTES:
@@ -72,7 +78,7 @@ def _zstd(raw: IO[bytes]) -> Any:
 
 @contextmanager
 def _member(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Open the only file in a zip."""
+    """Open the only file in a .zip archive."""
     with zipfile.ZipFile(raw) as archive:
         names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
         if len(names) != 1:
@@ -88,34 +94,34 @@ PACKED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """Spelling of a text table."""
+    """Syntax of a text table."""
 
-    delimiter: str = ","  # one character; a blank stands for one blank or more
+    delimiter: str = ","  # one character; a blank means one blank or more
     decimal: str = "."  # or ","
-    comment: str | None = None  # the character that begins one, to the end of its line
-    na_values: tuple[str, ...] = ()  # more words for a missing value
+    comment: str | None = None  # the character that begins a comment, which ends with its line
+    na_values: tuple[str, ...] = ()  # additional words for a missing value
     encoding: str = "utf-8"
     skip_rows: int = 0  # lines before the table
 
     @property
     def missing(self) -> list[str]:
-        """Words for a missing value."""
+        """All words for a missing value."""
         return [*SPELLED, *self.na_values]
 
     @property
     def missing_numbers(self) -> list[float]:
-        """Numbers that stand for a missing value, however they are written."""
+        """Numbers that represent a missing value, in whatever form they are written."""
         numbers = (as_number(word.replace(self.decimal, ".")) for word in self.na_values)
         return [number for number in numbers if number is not None and number == number]
 
 
 def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
-    """Return the dialect of a file: by its name, and by what is given.
+    """Return the dialect of a file, from its name and the given settings.
 
     Raises
     ------
     InputError
-        If a setting is not known, or is none that a text table can have.
+        If a setting is unknown, or has an invalid value.
     """
     plain = name.lower()
     if not plain.endswith(TEXTS):
@@ -132,7 +138,7 @@ def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
     marks = [chosen.delimiter, chosen.comment or "#"]
     what = f"csv: there is no encoding {chosen.encoding!r}"
     with refusing(what, LookupError, UnicodeError, cure="Try latin-1."):
-        "".encode(chosen.encoding)  # which fails too for one of bytes, such as hex
+        "".encode(chosen.encoding)  # also fails for codecs of bytes, such as hex
     if any(not isinstance(c, str) or len(c) != 1 or c in '\r\n"' or not c.isascii() for c in marks):
         raise InputError(
             f"csv: delimiter and comment are one character each. Got {marks!r} ({uri})."
@@ -145,11 +151,11 @@ def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
 
 
 def as_number(cell: str) -> float | None:
-    """Return the number in a cell, NaN for one that says it is missing, None for a text."""
+    """Return the number in a cell, NaN if the cell is a missing value, or None for a text."""
     text = cell.strip()
     if text.lower() in MISSING:
         return float("nan")
-    if "_" in text:  # float() takes 1_000
+    if "_" in text:  # float() would accept 1_000
         return None
     try:
         return float(text)
@@ -158,7 +164,10 @@ def as_number(cell: str) -> float | None:
 
 
 def records_of(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], int]:
-    """Return the cells of some lines, without empty ones, and how many lines the first takes."""
+    """Return the cells of the given lines, and the number of lines up to the end of the first row.
+
+    Empty lines have no row. If the lines cannot be parsed, there are no rows.
+    """
     if delimiter == BLANKS:
         lines, delimiter = (" ".join(line.split()) for line in lines), " "
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
@@ -173,25 +182,26 @@ def records_of(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], i
 
 
 def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
-    """Return the settings with which a text table would be read, by its first bytes.
+    """Return the proposed settings for reading a text table, inferred from its first bytes.
 
     Parameters
     ----------
     begin : bytes
+        First bytes of the file.
     default : Dialect
-        The dialect that its name tells.
+        Dialect inferred from the name of the file.
 
     Returns
     -------
     settings : dict
-        Those that differ from the default; empty where nothing better is seen.
+        Settings that differ from the default; empty if there is nothing better.
     """
     settings: dict[str, Any] = {"encoding": encoding_of(begin)}
     text = begin.decode(settings["encoding"], errors="replace").lstrip("\ufeff")
     lines = [line for line in text.splitlines() if line.strip()][: _LOOKED_AT_LINES + 1]
     lines = lines[:-1] if len(lines) > _LOOKED_AT_LINES else lines
     for mark in "#%":
-        # A single one in front may hold the names, as NumPy's savetxt writes them.
+        # A single marked line at the start may hold the names, as NumPy's savetxt writes them.
         marked = [i for i, line in enumerate(lines) if _is_marked(line, mark)]
         if len(marked) > 1 or marked and marked != [0]:
             settings["comment"] = mark
@@ -210,12 +220,12 @@ def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
 
 
 def _is_marked(line: str, mark: str) -> bool:
-    """Say whether a line begins with a mark that is not of the missing value #N/A."""
+    """Return True if a line begins with a mark, and not with the missing value #N/A."""
     return line.startswith(mark) and not _NOT_AVAILABLE.match(line)
 
 
 def encoding_of(begin: bytes) -> str:
-    """Return the encoding that the first bytes of a text show."""
+    """Return the encoding of a text, inferred from its first bytes."""
     if begin.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -228,7 +238,16 @@ def encoding_of(begin: bytes) -> str:
 
 
 def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list[str]]]:
-    """Return the delimiter that gives all lines one width, the lines before them, and the rows."""
+    """Return the delimiter that best splits the lines into rows of equal width.
+
+    Returns
+    -------
+    delimiter : str
+    n_skipped : int
+        Number of lines before the table.
+    rows : list of list of str
+        Cells of the table.
+    """
     fits: list[Any] = []
     quoted, parts_all = any('"' in line for line in lines), False
     for delimiter in (default, *(c for c in _CANDIDATES if c != default)):
@@ -237,8 +256,8 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
             continue
         widths = [len(row) for row in rows]
         width = Counter(widths[len(widths) // 2 :]).most_common(1)[0][0]
-        # Lines of a title are shorter. The header may lack the cell above the names of rows, or
-        # have an empty one at its end.
+        # Title lines are shorter. The header may lack the cell above the row names, or have an
+        # additional empty one at its end.
         first = max((i + 1 for i, w in enumerate(widths) if w != width), default=0)
         if first and abs(widths[first - 1] - width) == 1 and (first == 1 or widths[first - 1] > 1):
             first -= 1
@@ -247,8 +266,9 @@ def _best_delimiter(lines: list[str], default: str) -> tuple[str, int, list[list
             numbers = sum(_is_number(cell) for row in rows[first + 1 :] for cell in row)
             if delimiter == default:
                 parts_all = widths[first] == width
-            # Texts of two words below a name are one column, unless numbers or quotes say otherwise
-            # and the default does not part all lines.
+            # If the header has fewer cells than the lines below, the delimiter is probably part of
+            # texts (such as two words in one column). It is only accepted if there are numbers or
+            # quotes, and the default delimiter does not split the header too.
             elif widths[first] < width and (parts_all or not (numbers or quoted)):
                 continue
             fits.append((numbers, -len(fits), delimiter, first, rows[first:]))
@@ -264,7 +284,11 @@ def _is_number(cell: str) -> bool:
 
 
 def _missing_words(rows: list[list[str]], decimal: str) -> list[str]:
-    """Return texts among numbers, and numbers such as -9999 far below all others."""
+    """Return the probable words for a missing value.
+
+    They are texts without letters and digits in columns of numbers, and numbers such as -9999 if
+    they are far below all others of their column.
+    """
     words: set[str] = set()
     for column in zip(*(row for row in rows if len(row) == len(rows[-1])), strict=True):
         texts = [cell.strip() for cell in column]

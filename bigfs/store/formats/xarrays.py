@@ -1,7 +1,8 @@
-"""Objects of xarray, and files of its conventions, which it decodes (extra ``bigfs[xarray]``).
+"""xarray objects, and files that follow xarray's conventions (extra ``bigfs[xarray]``).
 
-These are NetCDF, HDF5 and zarr whose arrays have named dimensions with coordinates, or attributes
-that say how numbers are packed. xarray decodes each block; it is read as every other array is.
+These are NetCDF, HDF5 and zarr files whose arrays have named dimensions with coordinates, or
+attributes that tell how numbers are encoded. The blocks are read like those of any other array, and
+xarray decodes each of them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from bigfs.store.location import Location
 from bigfs.store.source import Options, Source, choose_member, no_column
 from bigfs.store.values import check_vector, decoding, installed, refusing
 
-# Attributes that change what the numbers of an array are.
+# Attributes that change the values of an array.
 _PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
-# Of what counts time from a date.
+# Attributes of times counted from a date, and the word by which their units are recognized.
 _TIMES, _DATES = ("units", "calendar"), " since "
-# Attributes that name the arrays which describe an array.
+# Attributes that name other arrays which describe an array.
 _BESIDE = ("coordinates", "bounds", "grid_mapping")
 
 
 class _Array:
-    """A DataArray whose slices are read, or computed, when they are asked for."""
+    """DataArray whose slices are read, or computed by Dask, when they are requested."""
 
     def __init__(self, data: Any) -> None:
         self._data, self.shape, self.dtype = data, data.shape, data.dtype
@@ -48,13 +49,13 @@ class _Array:
 
 @contextmanager
 def _open_variable(path: Location, name: str) -> Iterator[_Array]:
-    """Open a variable of a NetCDF 3 file; anew for every read."""
+    """Open a variable of a NetCDF 3 file, which is opened anew for every read."""
     with _classic(path) as dataset:
         yield _Array(dataset[name])
 
 
 def open_object(X: Any, options: Options) -> Source:
-    """Open a DataArray, or a variable of a Dataset; neither is loaded as a whole."""
+    """Open a DataArray, or a variable of a Dataset, without loading it as a whole."""
     uri, variable = "X", options.variable
     if hasattr(X, "data_vars"):
         name = _chosen(X, variable, uri)
@@ -74,7 +75,7 @@ def open_object(X: Any, options: Options) -> Source:
 def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
     """Open a variable of a NetCDF 3 file.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     with _classic(path) as dataset:
         name = _chosen(dataset, variable, str(path))
@@ -107,19 +108,21 @@ def read_labels(
     rows: Collection[str],
     uri: str,
 ) -> np.ndarray:
-    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN.
+    """Return labels, or values by which rows are chosen, as xarray decodes them.
+
+    Missing values are NaN.
 
     Parameters
     ----------
     array : array-like with slices
     dims : list of str or None
-        Names of its dimensions.
+        Names of the dimensions of the array.
     attributes : mapping
-        Of the array.
+        Attributes of the array.
     others : iterable of (sequence of str or None)
-        Names of the dimensions of the arrays beside it.
+        Names of the dimensions of the arrays next to it.
     rows : sequence of str
-        Names of the dimensions of the rows, in order, where they are known.
+        Names of the dimensions of the rows, in order, if known.
     uri : str
     """
     with decoding(uri):
@@ -127,7 +130,7 @@ def read_labels(
         values = np.asarray(array[tuple(slice(0, n) for n in array.shape)])
     kept = {name: value for name, value in _meaningful(attributes).items() if name in _PACKED}
     if kept:
-        # HDF5 has arrays of one value where NetCDF has the value.
+        # HDF5 has arrays of one value instead of NetCDF's scalars.
         kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
                 for n, v in kept.items()}  # fmt: skip
         values = _unpacked(uri, values, kept)
@@ -135,12 +138,15 @@ def read_labels(
 
 
 def is_described(attributes: Mapping[str, Any], has_coordinates: bool) -> bool:
-    """Say whether an array is one of xarray's conventions, which may change names or values."""
+    """Return True if an array follows xarray's conventions, which may change names or values."""
     return has_coordinates or bool(_meaningful(attributes))
 
 
 def _meaningful(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that change what the numbers of an array are; NaN is missing anyway."""
+    """Return the attributes that change the values of an array.
+
+    Attributes that are NaN are left out, since NaN is a missing value in any case.
+    """
     of_dates = _TIMES if _DATES in str(attributes.get("units")) else ()
     kept = {name: attributes[name] for name in (*_PACKED, *of_dates) if name in attributes}
     return {name: value for name, value in kept.items() if not _is_nan(value)}
@@ -152,7 +158,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def named_beside(attributes: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the names that arrays give as those of their coordinates and bounds."""
+    """Return the names of coordinates, bounds and grid mappings in the attributes of arrays."""
     texts = (str(about[key]) for about in attributes for key in _BESIDE if key in about)
     return {name for text in texts for name in text.split()}
 
@@ -166,21 +172,21 @@ def open_described(
     cube: Mapping[str, Any],
     **opening: Any,
 ) -> CubeSource:
-    """Open an array of a file or store of xarray's conventions.
+    """Open an array of a file or store that follows xarray's conventions.
 
     Parameters
     ----------
     uri : str
     file : path, file or zarr store
-        By which xarray opens what describes the array.
+        Object from which xarray reads the coordinates and attributes of the array.
     name : str
-        Of the array; behind the names of the groups that it lies in.
+        Name of the array, after the names of the groups that contain it.
     place : Place
-        Its context gives the array as it is stored.
+        Its context returns the array as it is stored.
     others : list of str
-        Variables of its group that are neither the array nor coordinates of it.
+        Variables of its group that are neither the array nor its coordinates.
     cube : mapping
-        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+        ``features`` and ``no_data`` of a `CubeSource`, if given.
     **opening
         Further arguments of ``xarray.open_dataset``.
     """
@@ -190,7 +196,7 @@ def open_described(
 
 
 def _stored(dataset: Any, name: str, uri: str, place: Place, cube: Mapping[str, Any]) -> CubeSource:
-    """Return an array of a dataset that was opened as it is stored."""
+    """Return the source of an array in a dataset that was opened without decoding."""
     uri = uri if uri.endswith(f"::{name}") else f"{uri}::{name}"
     data = dataset[name]
     dims = [str(dim) for dim in data.dims]
@@ -206,7 +212,7 @@ def _stored(dataset: Any, name: str, uri: str, place: Place, cube: Mapping[str, 
 
 
 def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
-    """Keep what an axis of the features is labelled with: the dimension, and its unit."""
+    """Store the label of the feature axis in ``grid``: its dimension, with the unit if any."""
     if len(along) == 1:
         unit = data.coords[along[0]].attrs.get("units") if along[0] in data.coords else None
         label = f"{along[0]}, {unit}" if unit else along[0]
@@ -217,9 +223,9 @@ def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
 def decoded(
     uri: str, place: Place, dims: list[str], attributes: Mapping[str, Any], **settings: Any
 ) -> CubeSource:
-    """Return an array whose blocks xarray decodes, where its attributes say how.
+    """Return the source of an array whose blocks xarray decodes, if its attributes require it.
 
-    ``settings`` are further ones of a `CubeSource`.
+    ``settings`` are further parameters of `CubeSource`.
     """
     kept = _meaningful(attributes)
     decode = partial(_unpacked, uri, attributes=kept) if kept else None
@@ -227,7 +233,7 @@ def decoded(
 
 
 def _unpacked(uri: str, values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Return stored values as the numbers, or dates, that attributes say they are."""
+    """Return stored values as numbers or dates, decoded according to the attributes."""
     with _decoding(uri, attributes):
         import xarray
 
@@ -238,23 +244,27 @@ def _unpacked(uri: str, values: np.ndarray, attributes: Mapping[str, Any]) -> np
 
 @contextmanager
 def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
-    """Say in a line what xarray cannot decode; what it warns of (two missing values) is fine."""
+    """Turn errors of xarray's decoding into InputError of one line, and ignore its warnings.
+
+    The warnings are harmless, for instance about two different missing values.
+    """
     what = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
-    # Errors are of any kind, for attributes that somebody wrote by hand.
+    # Attributes that were written by hand may raise any exception.
     with ignoring_warnings(), refusing(what, Exception):
         yield
 
 
 def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
-    """Return some features of a DataArray, along the dimension that has them.
+    """Return the kept features of a DataArray, along the dimension of the features.
 
-    They are taken by name where the features have names that a dimension has too: it may have more
-    than were fitted.
+    They are selected by name if a dimension has all of their names as coordinates, which may be
+    more than the fitted features. Otherwise they are selected by number along the only dimension
+    with ``n_features`` values.
 
     Raises
     ------
     InputError
-        If no dimension, or several, can be meant.
+        If the dimension of the features is ambiguous or missing.
     """
     if names is not None:
         wanted = [str(names[feature]) for feature in kept]
@@ -285,11 +295,11 @@ def _classic(path: Location) -> Any:
 
 
 def _dataset(file: Any, uri: str, **opening: Any) -> Any:
-    """Open a file or store by xarray, with values as they are stored."""
+    """Open a file or store with xarray, without decoding the values."""
     with installed(f"{uri} has dimensions and attributes that xarray reads", "'bigfs[xarray]'"):
-        import h5netcdf  # noqa: F401  # by which xarray reads NetCDF 4
+        import h5netcdf  # noqa: F401  # xarray reads NetCDF 4 with it
         import xarray
-    # Of consolidated metadata that are not there it warns; each of its engines has its own errors.
+    # It warns about missing consolidated metadata, and each of its engines raises its own errors.
     what = f"{uri} cannot be opened by xarray, or is damaged"
     with ignoring_warnings(), refusing(what, Exception):
         return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)

@@ -1,4 +1,4 @@
-"""zarr arrays and groups, versions 2 and 3: in folders, .zip files and buckets, and as objects."""
+"""zarr arrays and groups, versions 2 and 3, in folders, .zip files, buckets, or as objects."""
 
 from __future__ import annotations
 
@@ -41,30 +41,37 @@ from bigfs.store.source import (
 from bigfs.store.values import refusing, storing
 
 logger = logging.getLogger("bigfs")
-# The largest band of whole chunks that is decoded at once.
+# Largest band of whole row chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 _SHOWN = 3
-# Each chunk that is read at once takes some kilobytes beside its content.
+# Upper bound: each chunk of a read takes some kilobytes in addition to its content.
 _CHUNKS_AT_ONCE = 10_000
-# Chunks that zarr reads at once are all there packed and unpacked, beside the block.
+# Size of a read: zarr holds all chunks of a read, both compressed and decompressed, in addition to
+# the block.
 _READ_BYTES = 32 * 10**6
-# Chunks that zarr decodes at once, and what the usual ones take within what an ingest needs.
+# Number of chunks that zarr decodes at once, and the memory for chunks of usual sizes that the
+# estimate for an ingest already includes.
 _DECODED_AT_ONCE = 10
 _USUAL_BYTES = 72 * 10**6
 
 
 def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and type of the arrays of a group; none where it is no group."""
+    """Return name, shape and type of the arrays of a group.
+
+    The list is empty if the path is not a group or cannot be opened.
+    """
     try:
         return [(name, a.shape, str(a.dtype)) for name, a in _arrays(open_node(path)).items()]
-    except Exception:  # zarr has no one error for what it cannot open
+    except Exception:  # zarr has no common error for what it cannot open
         return []
 
 
 def read_column(path: Location, name: str, rows: Collection[str] = ()) -> Any:
-    """Return an array by its name, ``y`` if it has none; a column of ``obs`` of an AnnData.
+    """Return an array by its name, or a column of ``obs`` of an AnnData.
 
-    ``rows`` are the dimensions of the rows that it belongs to, where they are known.
+    Without a name, ``y`` of a group is returned. The name `SOURCE` returns the number of the source
+    of each row, if a store has several. ``rows`` are the dimensions of the rows that the values
+    belong to, if known.
     """
     node = open_node(path)
     if _is_annotated(node):
@@ -92,9 +99,9 @@ def open_zarr(
     layer: str | None = None,
     **cube: Any,
 ) -> Source:
-    """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData.
+    """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks or an AnnData.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     uri = uri or str(node.store_path).removeprefix("file://")
     if isinstance(node, zarr.Array):
@@ -135,20 +142,20 @@ def open_array(
     group: Any = None,
     **cube: Any,
 ) -> Source:
-    """Open an array, with the names that its group has for its features.
+    """Open an array, with the feature names that its group has.
 
     Parameters
     ----------
     array : zarr.Array
     uri : str
     member : str, default=""
-        Its name in the store.
+        Name of the array in the store.
     attributes : mapping, default={}
-        Of the store.
+        Attributes of the store.
     group : zarr.Group or None, default=None
-        The group that it is in, if that is known.
+        Group that contains the array, if known.
     **cube
-        ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+        ``features`` and ``no_data`` of a `CubeSource`, if given.
     """
     dims, folder = names_of_dimensions(array), folder_of(array)
     as_matrix = array.ndim < 3 and not cube
@@ -163,7 +170,7 @@ def open_array(
         names = None if source is None else source.feature_names
         with_names = attributes if names is None else {**attributes, "feature_names": names}
         matrix = ZarrSource(array, uri, member, dict(with_names))
-        n_values = min(matrix.chunk_rows, matrix.n_samples) * matrix.n_features  # of a band
+        n_values = min(matrix.chunk_rows, matrix.n_samples) * matrix.n_features  # values of a band
         if ours or matrix.chunk_rows == 1 or n_values * matrix.dtype.itemsize <= _BAND_BYTES:
             return matrix
     if folder is not None:
@@ -176,7 +183,7 @@ def _described(
     array: Any, uri: str, member: str, group: Any, dims: list[str], place: Place,
     cube: Mapping[str, Any],
 ) -> CubeSource | None:  # fmt: skip
-    """Open an array of xarray's conventions; None if it is of none."""
+    """Open an array that follows xarray's conventions; return None if it does not."""
     attributes, name = _attributes(array), member.rpartition("/")[2]
     beside = {} if group is None else dict(group.arrays())
     along = [d for d in dims if d in beside and beside[d].nbytes <= METADATA_BYTES]
@@ -194,11 +201,11 @@ def _described(
 
 
 def _attributes(array: Any) -> dict[str, Any]:
-    """Return the attributes of an array that xarray has written."""
+    """Return the attributes of an array as xarray wrote them."""
     attributes = dict(array.attrs)
     filled = attributes.get("_FillValue")
-    # xarray takes the fill value of version 2 for that of missing values, and packs that of
-    # floats in version 3.
+    # In version 2 xarray uses the fill value of the array as the one for missing values; in
+    # version 3 it encodes that of floats in base64.
     if array.metadata.zarr_format == 2 and array.fill_value is not None:
         attributes["_FillValue"] = array.fill_value
     elif isinstance(filled, str) and array.dtype.kind == "f":
@@ -208,16 +215,16 @@ def _attributes(array: Any) -> dict[str, Any]:
 
 
 def _arrays(group: Any) -> dict[str, Any]:
-    """Return the arrays of a group, and of those in it, by name; empty for an array."""
+    """Return the arrays of a group and its subgroups by name; empty for an array."""
     if not hasattr(group, "group_keys"):
         return {}
-    with ignoring_warnings():  # zarr warns of other files in the folder
+    with ignoring_warnings():  # zarr warns about other files in the folder
         nodes = sorted(group.members(max_depth=None))
     return {name: node for name, node in nodes if hasattr(node, "shape")}
 
 
 def _is_annotated(node: Any) -> bool:
-    """Say whether a node is the group of an AnnData or a MuData."""
+    """Return True if a node is the group of an AnnData or a MuData."""
     if not hasattr(node, "group_keys"):
         return False
     kind = node.attrs.get("encoding-type")
@@ -225,12 +232,12 @@ def _is_annotated(node: Any) -> bool:
 
 
 def open_node(path: Location) -> Any:
-    """Open an array or group at a place: a folder, a .zip of it, or one in a bucket.
+    """Open the array or group at a path: a folder, a .zip of one, or a folder in a bucket.
 
     Raises
     ------
     InputError
-        If there is none, or its metadata are damaged.
+        If there is none, or its metadata is damaged.
     """
     store, inside = zarr_stores.checked_store(path)
     with refusing(f"{path} is a damaged zarr folder", Exception):
@@ -249,7 +256,13 @@ def open_node(path: Location) -> Any:
 def open_file(
     path: Location, variable: str | None, layer: str | None = None, **cube: Any
 ) -> Source:
-    """Open a zarr folder."""
+    """Open a zarr array or group at a path.
+
+    Raises
+    ------
+    InputError
+        If its ingest into a bucket is not finished.
+    """
     if isinstance(path, ObjectPath) and (path / UNFINISHED).is_file():
         raise InputError(
             f"{path} is not finished: its ingest still runs, or was cut off. Wait for it, or "
@@ -259,19 +272,19 @@ def open_file(
 
 
 def open_object(node: Any, options: Options) -> Source:
-    """Open an array or group."""
+    """Open a zarr array or group that is given as an object."""
     source = open_zarr(node, options.variable, **options.settings)
     folder = folder_of(node)
     if source.watch is None and isinstance(folder, Path):
-        source.watch = Watch(folder)  # what is at its place later may be another array
+        source.watch = Watch(folder)  # another array may be stored at its path later
     return source
 
 
 class ZarrSource(ArrayByRows):
-    """A two-dimensional zarr array of numbers.
+    """Two-dimensional zarr array of numbers.
 
-    An array in a local folder or a bucket pickles to its address and metadata, and is opened
-    again where it is unpickled; an array on another store is kept as an object.
+    An array in a local folder or a bucket is pickled as its address and metadata, and is reopened
+    after unpickling. An array in another kind of store is pickled as an object.
     """
 
     chunk_rows: int
@@ -302,11 +315,11 @@ class ZarrSource(ArrayByRows):
             if self.index is not None:
                 self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
             check_chunks(array, uri, member, ours=self.checked)
-            # Opened again, so that chunks are looked at when they are read.
+            # The array is reopened by a store that checks chunks when they are read.
             self._place = partial(open_rows, str(folder), self.checked, _stamp(folder))
 
     def _committed(self, attributes: dict[str, Any]) -> int:
-        """Return the rows that count; more of them may just be appended."""
+        """Return the number of committed rows; an append may be adding more."""
         rows = attributes.get("n_samples")
         if type(rows) is not int or not 2 <= rows <= self.n_samples:
             raise CorruptStoreError(
@@ -322,7 +335,11 @@ class ZarrSource(ArrayByRows):
         return rows
 
     def _decoded_bytes(self, array: Any) -> int:
-        """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
+        """Return the bytes needed to decode chunks, in addition to a block of rows.
+
+        They hold a band of chunks, and the chunks that are decompressed at once, both counted
+        twice. The bytes that chunks of usual sizes need are subtracted.
+        """
         size = int(array.dtype.itemsize)
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * size
         bands, across = zarr_stores.chunk_grid(array)
@@ -336,7 +353,7 @@ class ZarrSource(ArrayByRows):
         return read_dropped(self._dropped, as_location(str(self._folder)).parent)
 
     def _stored_rows(self, array: Any, start: int, stop: int) -> np.ndarray:
-        """Return rows as they are stored; a limited number of chunks is read at a time."""
+        """Return rows as stored, reading a limited number of chunks at a time."""
         wrap = default_buffer_prototype().nd_buffer.from_numpy_array
         chunk, grid = int(array.chunks[0]), zarr_stores.chunk_grid(array)
         band = max(1, chunk * array.shape[1] * array.dtype.itemsize)
@@ -348,26 +365,29 @@ class ZarrSource(ArrayByRows):
         return rows
 
     def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
+        """Yield consecutive arrays of at most ``rows`` rows, decoding each chunk once."""
         band = max(rows, self.chunk_rows) // self.chunk_rows * self.chunk_rows
         for start in range(0, self.n_samples, band):
             yield from in_blocks(self.read(start, min(start + band, self.n_samples)), rows)
 
-    # 50,000 names are a megabyte.
+    # Tasks do not need the names, and 50,000 of them take a megabyte.
     beside_tasks = MappingProxyType({"feature_names": None, "_dropped": ()})
 
 
 def _named_dtype(name: Any) -> np.dtype | None:
-    """Return the type of numbers that an attribute names, None if it names none."""
+    """Return the numeric dtype that an attribute names, or None if it names none."""
     try:
         dtype = np.dtype(name) if isinstance(name, str) else None
-    except (TypeError, ValueError, SyntaxError):  # NumPy reads a number of fields from it
+    except (TypeError, ValueError, SyntaxError):  # NumPy also parses lists of fields
         return None
     return dtype if dtype is not None and dtype.kind in "fiub" else None
 
 
 def _stamp(folder: Location) -> tuple[int, int] | str | None:
-    """Return time and number of the file of metadata: another array at the path has others."""
+    """Return the modification time and inode of the metadata file, or its entity tag.
+
+    They change if the array at the path is replaced by another. None if there is no such file.
+    """
     archive = zarr_stores.zip_of(folder)
     for place in (folder / "zarr.json", folder / ".zarray") if archive is None else (archive,):
         if place.is_file():
@@ -379,7 +399,7 @@ def _stamp(folder: Location) -> tuple[int, int] | str | None:
 
 @lru_cache(maxsize=16)
 def _array_at(path: str, stamp: tuple[int, int] | str | None, strict: bool) -> Any:
-    """Open an array once per process; the stamp tells arrays at the same path apart."""
+    """Open an array once per process; the stamp distinguishes arrays at the same path."""
     with storing(f"{path} cannot be opened by this process", "Every worker needs the path."):
         store, inside = zarr_stores.checked_store(as_location(path), strict)
         array = zarr.open_array(store, path=inside, mode="r")
@@ -388,10 +408,10 @@ def _array_at(path: str, stamp: tuple[int, int] | str | None, strict: bool) -> A
 
 
 def folder_of(node: Any) -> Location | None:
-    """Return where an array or group is, so that a task can open it; None if only here."""
+    """Return the path of an array or group, or None if only this process can open it."""
     store = node.store_path.store
     place: Location
-    # Another class of store is somebody's own.
+    # Exact types, because a subclass may read in another way.
     if type(store) in (zarr.storage.LocalStore, zarr_stores.CheckedFiles):
         place = Path(store.root).absolute()
     elif type(store) in (zarr.storage.ZipStore, zarr_stores.CheckedZip):
@@ -404,12 +424,13 @@ def folder_of(node: Any) -> Location | None:
 
 
 def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) -> None:
-    """Raise for missing chunks of our own stores, and warn of those of others.
+    """Raise if a store written by bigfs lacks chunks, and warn if another store does.
 
     Raises
     ------
     CorruptStoreError
-        Also for a large array of somebody else of which next to nothing is stored.
+        If chunks of a store written by bigfs are missing, or nearly all chunks of another large
+        array are.
     """
     folder = folder_of(array)
     missing = [] if folder is None else zarr_stores.missing_chunks(array, folder)
@@ -439,7 +460,7 @@ def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) 
 
 @contextmanager
 def open_rows(path: str, strict: bool = False, stamp: Any = None) -> Iterator[Any]:
-    """Open an array, for a process that reads it.
+    """Open an array in the process that reads it.
 
     Parameters
     ----------
@@ -447,7 +468,8 @@ def open_rows(path: str, strict: bool = False, stamp: Any = None) -> Iterator[An
     strict : bool, default=False
         Whether a missing chunk is an error.
     stamp : tuple, str or None, default=None
-        Of the array at the path that is meant. None: whatever is there.
+        Stamp of the array that is meant, by which opened arrays are cached. None: that of the array
+        now at the path.
     """
     yield _array_at(path, stamp or _stamp(as_location(path)), strict)
 

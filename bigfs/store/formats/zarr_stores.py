@@ -1,7 +1,7 @@
-"""The stores by which zarr reads and writes: folders, .zip files, and objects in a bucket.
+"""Stores by which zarr reads and writes folders, .zip files, and objects in a bucket.
 
-Of arrays of ours no missing chunk reads as zeros. Of those of others no chunk is read or unpacked
-beyond what the metadata announce.
+A missing chunk of an array that bigfs wrote is an error, and does not read as zeros. A chunk of any
+other array is not read or decompressed beyond the size that its metadata announces.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from bigfs.store.scratch import ArrayRef, Carried, Scratch
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-# More files than any disk lists in reasonable time; each also takes some kilobytes to be read.
+# Upper bound: no disk lists more files in reasonable time, and reading each takes some kilobytes.
 MOST_CHUNKS = 10**6
-# Up to here nobody compares what an array announces with what is stored of it; beyond, so many
-# times as much is more than any packing saves of what somebody measured.
+# Up to this size, the announced size of an array is not compared with its stored size. A larger
+# array may announce at most this many times what is stored: no compression of measured data saves
+# more.
 UNCOUNTED_BYTES, MOST_ANNOUNCED = 2**28, 10_000
 _SLACK_BYTES = 2**20
 _PIECE_BYTES = 2**18
@@ -62,7 +63,7 @@ def _is_metadata(key: str) -> bool:
 
 
 def _missing(place: Location, key: str) -> CorruptStoreError:
-    """Return the error for a chunk that is not there."""
+    """Return the error for a missing chunk."""
     return CorruptStoreError(
         f"{place}: chunk {key} is missing and would read as zeros. Ingest the source again, then "
         "run 'bigfs inspect --verify'."
@@ -70,14 +71,14 @@ def _missing(place: Location, key: str) -> CorruptStoreError:
 
 
 class ZarrObjects(Store):
-    """A zarr store of objects, with bigfs's own errors.
+    """Zarr store of objects in a bucket, which raises bigfs's own errors.
 
     Parameters
     ----------
     path : ObjectPath
-        What is above all keys.
+        Common prefix of all keys.
     strict : bool
-        Whether a missing chunk is an error; else it reads as the fill value.
+        Whether a missing chunk is an error; otherwise it reads as the fill value.
     """
 
     supports_writes = supports_deletes = supports_listing = True
@@ -87,7 +88,7 @@ class ZarrObjects(Store):
         self.path, self.strict = path, strict
 
     def with_read_only(self, read_only: bool = False) -> ZarrObjects:
-        """Return the same store, with or without the right to write."""
+        """Return the same store, read-only or writable."""
         return ZarrObjects(self.path, self.strict, read_only=read_only)
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class ZarrObjects(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return an object or a range of it, None if there is none."""
+        """Return an object or a range of it, or None if it does not exist."""
         place = self.path / key
         is_proved = byte_range is None and (self.strict or _is_metadata(key))
         try:
@@ -117,7 +118,7 @@ class ZarrObjects(Store):
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        """Say whether there is an object."""
+        """Return True if an object exists."""
         return (self.path / key).is_file()
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -135,13 +136,13 @@ class ZarrObjects(Store):
         return self.list_prefix("")
 
     async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
-        """Return all keys below one."""
+        """Yield all keys below a prefix."""
         start = f"{prefix.rstrip('/')}/" if prefix else ""
         for name in self._below(prefix).objects_below():
             yield start + name
 
     async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
-        """Return the names directly below a key."""
+        """Yield the names directly below a prefix."""
         for place in self._below(prefix).iterdir():
             yield place.name
 
@@ -150,27 +151,27 @@ class ZarrObjects(Store):
 
 
 def _range(place: ObjectPath, byte_range: ByteRequest | None) -> dict[str, Any] | None:
-    """Return the range of an object as obstore asks for it, None for all of it."""
+    """Return the range of an object in the form of obstore, or None for the whole object."""
     if isinstance(byte_range, RangeByteRequest):
         return {"range": (byte_range.start, byte_range.end)}
     if isinstance(byte_range, OffsetByteRequest):
         return {"range": {"offset": byte_range.offset}}
     if isinstance(byte_range, SuffixByteRequest):
-        if place.scheme == "az":  # which has no ranges from the end
+        if place.scheme == "az":  # Azure does not support suffix ranges
             return {"range": {"offset": max(0, place.stat().st_size - byte_range.suffix)}}
         return {"range": {"suffix": byte_range.suffix}}
     return None
 
 
 class KeptFiles(LocalStore):
-    """The folder of an array.
+    """Zarr store of the folder of one array, in which a missing chunk is an error.
 
     Parameters
     ----------
     root : str or Path
     read_only : bool, default=False
     owner : Scratch or None, default=None
-        Of the folder, which lives as long as this object.
+        Scratch that contains the folder, which is kept as long as this object exists.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class KeptFiles(LocalStore):
         self.owner = owner
 
     def with_read_only(self, read_only: bool = False) -> KeptFiles:
-        """Return the same store, with or without the right to write."""
+        """Return the same store, read-only or writable."""
         return KeptFiles(self.root, read_only=read_only, owner=self.owner)
 
     async def get(self, key: str, *args: Any, **options: Any) -> Buffer | None:
@@ -209,7 +210,7 @@ class KeptFiles(LocalStore):
 
 
 def _opened(array: ArrayRef | Carried) -> KeptFiles:
-    """Return the store of a pickled array, in a folder of its own if it was carried."""
+    """Return the store of an unpickled array, in a new folder if its values were pickled."""
     from bigfs.store.scratch import Carried, Scratch
 
     if isinstance(array, Carried):
@@ -219,9 +220,10 @@ def _opened(array: ArrayRef | Carried) -> KeptFiles:
 
 
 class _CheckedStore(Store):
-    """A store that looks at what it reads: what is no file, or too large, is damage.
+    """Zarr store that checks what it reads.
 
-    Of a strict one, so is a chunk that is not there.
+    It raises CorruptStoreError if a key is not a file or its content is too large and, if it is
+    strict, if a chunk is missing.
     """
 
     strict: bool
@@ -234,8 +236,8 @@ class _CheckedStore(Store):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Return a file or a range of it, None if there is none."""
-        most, codec = METADATA_BYTES, None  # of an array that nobody has announced
+        """Return a file or a range of it, or None if it does not exist."""
+        most, codec = METADATA_BYTES, None  # for an array that `expect` has not registered
         if not _is_metadata(key):
             for path, expected in self.expected.items():
                 most, codec = expected if not path or key.startswith(f"{path}/") else (most, codec)
@@ -252,7 +254,7 @@ class _CheckedStore(Store):
             packed = content.as_numpy_array().view(np.uint8).data
             if codec in _STREAMED:
                 await to_thread(self._check_packed, key, packed, codec, most)
-            else:  # its size is in its header
+            else:  # the header states the size, so the check is fast
                 self._check_packed(key, packed, codec, most)
         return content
 
@@ -272,13 +274,13 @@ class _CheckedStore(Store):
 
 
 class CheckedFiles(_CheckedStore, LocalStore):
-    """A folder that zarr reads.
+    """Read-only zarr store of a folder, whose files are checked.
 
     Parameters
     ----------
     root : str or Path
     strict : bool
-        Whether a missing chunk is an error; else it reads as the fill value.
+        Whether a missing chunk is an error; otherwise it reads as the fill value.
     """
 
     def __init__(self, root: str | Path, strict: bool) -> None:
@@ -298,7 +300,7 @@ class CheckedFiles(_CheckedStore, LocalStore):
 
 
 class CheckedZip(_CheckedStore, ZipStore):
-    """A .zip of such a folder."""
+    """Read-only zarr store of a .zip of a folder, whose members are checked."""
 
     def __init__(self, path: Path, strict: bool) -> None:
         super().__init__(path, read_only=True)
@@ -312,13 +314,13 @@ class CheckedZip(_CheckedStore, ZipStore):
 
 
 def expect(array: Any) -> None:
-    """Let the store of an array know how large its chunks are, and how they are packed.
+    """Tell the store of an array the size of its chunks and their compression.
 
     Raises
     ------
     InputError
-        If they have no size, if there are too many, or if they are packed twice: nothing bounds
-        what that gives.
+        If chunks are empty, if there are too many, or if they are compressed twice, for which the
+        decompressed size has no upper bound.
     """
     store, steps = array.store_path.store, array.shards or array.chunks
     place = str(array.store_path).removeprefix("file://")
@@ -345,7 +347,7 @@ def expect(array: Any) -> None:
 
 
 def zip_of(place: Location) -> Path | None:
-    """Return the .zip that a place is, or lies in; None if there is none."""
+    """Return the .zip file that a path is or lies in, or None if there is none."""
     if isinstance(place, ObjectPath):
         return None
     around = (place, *place.parents)
@@ -353,7 +355,7 @@ def zip_of(place: Location) -> Path | None:
 
 
 def checked_store(place: Location, strict: bool = False) -> tuple[Any, str]:
-    """Return the store by which zarr opens a place, and the path of the place in it."""
+    """Return the store by which zarr opens a path, and the path within the store."""
     archive = zip_of(place)
     if archive is not None and isinstance(place, Path):
         inside = place.relative_to(archive).as_posix()
@@ -364,15 +366,18 @@ def checked_store(place: Location, strict: bool = False) -> tuple[Any, str]:
 
 
 def _name(codec: Any) -> str:
-    """Return the plain name of a codec, of either version of zarr."""
+    """Return the plain name of a codec of either version of zarr."""
     name = getattr(codec, "codec_id", None) or type(codec).__name__.removesuffix("Codec").lower()
     return str(name).removeprefix("numcodecs.")
 
 
 def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
-    """Say whether a packed chunk gives more than so many bytes, without holding them."""
+    """Return True if a compressed chunk decompresses to more than ``most`` bytes.
+
+    The decompressed bytes are not kept.
+    """
     if codec in _STREAMED:
-        if len(packed) * 1032 <= most and codec in ("zlib", "gzip"):  # DEFLATE packs no better
+        if len(packed) * 1032 <= most and codec in ("zlib", "gzip"):  # DEFLATE's maximum ratio
             return False
         return counts_beyond(packed, _STREAMED[codec](), most)
     if codec == "blosc":
@@ -383,7 +388,7 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
 
 
 def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
-    """Say whether a decompressor gives more than so many bytes, without holding them."""
+    """Return True if a decompressor yields more than ``most`` bytes, which are not kept."""
     count = 0
     for start in range(0, len(packed), _PIECE_BYTES):
         piece: Any = packed[start : start + _PIECE_BYTES]
@@ -399,7 +404,10 @@ def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
 
 
 def _zstd_bytes(packed: memoryview) -> int:
-    """Return the size that a Zstandard frame states in its header, or that its blocks can give."""
+    """Return the decompressed size in the header of a Zstandard frame.
+
+    If the header does not state it, an upper bound is returned, computed from the blocks.
+    """
     descriptor = packed[4]
     single = bool(descriptor & 0x20)
     at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
@@ -411,14 +419,14 @@ def _zstd_bytes(packed: memoryview) -> int:
         block = int.from_bytes(packed[at : at + 3], "little")
         last, kind, count = bool(block & 1), block >> 1 & 3, block >> 3
         if at + 3 > len(packed) or kind == 3:
-            break  # damaged, which its decoder says
+            break  # damaged, which the decoder reports
         size += count if kind < 2 else _ZSTD_BLOCK
         at += 3 + (1 if kind == 1 else count)
     return size
 
 
 def chunk_grid(array: Any) -> tuple[int, ...]:
-    """Return how many chunks (shards, where there are) lie along each axis."""
+    """Return the number of chunks, or of shards if the array has them, along each axis."""
     steps = array.shards or array.chunks
     return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
 

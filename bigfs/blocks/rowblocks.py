@@ -297,12 +297,12 @@ class RowBlocks:
         return self.from_any(self.source, scratch=scratch, transform=kind, rows=rows, sparse=True)
 
     def dense(self) -> RowBlocks:
-        """Return the same rows as blocks that are made dense as they are read.
+        """Return the same rows as blocks that are made dense when they are read.
 
         Raises
         ------
         InputError
-            If they would be above 2 GiB.
+            If they would exceed 2 GiB.
         """
         if not self.sparse:
             return self

@@ -37,7 +37,7 @@ def tile_bytes(n_features: int) -> int:
 
 
 def row_tiles(n_rows: int, n_features: int) -> Iterator[slice]:
-    """Yield slices of the rows in order, each as many as are converted to float64 at a time."""
+    """Yield slices of the rows in order, each of the rows converted to float64 at a time."""
     return slices(n_rows, tile_rows(n_features))
 
 

@@ -25,8 +25,8 @@ SAMPLE_ROWS = 10_000
 MAX_ITER = 100
 # Iterations after which most clusterings have converged.
 _USUAL_ITERATIONS = 20
-# Converged: the squared movement of the centers is at most this share of the total variance of the
-# features, per cluster.
+# They have converged if their squared movement, summed over the centers, is at most this share of
+# the variance summed over the features, divided by the number of clusters.
 _TOLERANCE = 1e-4
 # Candidates of k-means++ whose inertias differ by less than this share are ties.
 _TIE = 1e-6
@@ -182,8 +182,8 @@ def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator)
 def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest center of every row, and the squared distance to it (float64).
 
-    Of centers that are equally near up to rounding, the first is returned: rows of small integers
-    often have such ties, and the unit of the data would otherwise break them.
+    If several centers are equally near up to rounding, the first is returned: rows of small
+    integers often have such ties, and the unit of the data would otherwise break them.
     """
     labels = np.empty(len(rows), dtype=np.int64)
     squared = np.empty(len(rows))

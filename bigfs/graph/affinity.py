@@ -78,7 +78,7 @@ def affinity(
     blocks : RowBlocks or None, default=None
         The data; needed for ``dot`` and ``cosine``.
     scratch : Scratch or None, default=None
-        Where W is stored. None: beside the graph.
+        Where W is stored. None: in a subfolder of the graph's.
 
     Returns
     -------

@@ -2,8 +2,8 @@
 
 For dense data a task holds a block and one other block at a time. For sparse data it holds some
 columns of all rows, since the pairs of rows may be anywhere: entries go through scratch once,
-sorted by groups of columns. The number of groups grows with the number of rows: a fixed number of
-rows per task would have to read all rows again for each task, which is quadratic.
+sorted by groups of columns. The number of groups grows with the number of rows, so that reading all
+rows for each group would be quadratic.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _edge_task(
 def by_block(
     tails: np.ndarray, reader: BlockReader, X: np.ndarray, start: int, rows: int
 ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
-    """Yield, for each other block, the edges into it, the first row needed, and rows from there.
+    """Yield, for each block, the edges whose tails are in it, the first row needed, and its rows.
 
     ``X`` is the block that starts at row ``start``; it is not read again.
     """

@@ -21,7 +21,7 @@ from bigfs.core.text import FROM_0
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
-# The squared distance bounds for which float32 is used: beyond them its range might be left.
+# Bounds on the largest squared distance within which it is safe to use float32.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 # With d columns, float32 products bound squared distances to within a relative 1e-6 d, while the
 # squared distances of noise vary by a relative 1 / sqrt(d). With more columns than this, the bounds

@@ -43,7 +43,7 @@ _TASK_ROWS = 2**21
 _SMALL_ROWS = 2048
 _MOST_EXACT_ROWS = 2**15
 
-# Upper bound on the partitions that a row is copied into beside its own.
+# Upper bound on the partitions that a row is copied into besides its own.
 MAX_COPIES = 3
 # Cells are uneven and rows near boundaries are copied: how much larger than the mean the largest
 # may become before it is divided, and how far the sample may underestimate it.

@@ -63,7 +63,7 @@ PRINCIPAL = "principal"
 # Dense data with more features and at least that many rows are compared by components: by the
 # smallest of `_NUMBERS` that keeps this share of each row's nearest neighbors in a sample.
 WIDE, MANY_ROWS = 256, 50_000
-# Workers with less memory have no room for the following beside a loaded pynndescent.
+# Workers with less memory have no room for the following computations next to a loaded pynndescent.
 _LEAST_LIMIT = 3 * 2**29
 _NUMBERS, _LEAST_KEPT = (50, 100, 200), 0.85
 # Rows of the sample, upper bound on its values, and number of stretches of the data that it is
@@ -121,7 +121,7 @@ def components_enough(
     preprocess : str
     n_neighbors : int
     memory_limit : int
-        Of a worker. With little memory, small parts of the raw rows are searched, without
+        Limit of a worker. With little memory, small parts of the raw rows are searched, without
         pynndescent.
     """
     if memory_limit < _LEAST_LIMIT or source.sparse or source.read_once:
@@ -365,7 +365,7 @@ def open_member(settings: GraphConfig) -> Any:
 
 
 def content_of_member(settings: GraphConfig) -> str:
-    """Return a key of the content of what `open_member` opens, or of the file that contains it."""
+    """Return a key of the content of the member that `open_member` opens, or of its file."""
     if settings._member is not None:
         return settings._member[1]
     return fingerprint(settings.representation.rpartition("::")[0])
@@ -441,7 +441,7 @@ def gram_is_kept(n_features: int) -> bool:
 
 
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
-    """Return True if the components are computed from the Gram matrix: small beside the data."""
+    """Return True if the components are computed from the Gram matrix, if it is small."""
     fits = gram_bytes(shape, 0) <= task_budget(memory_limit)
     small = gram_is_kept(shape.n_features) and shape.n_samples >= _ROWS_OF_GRAM * shape.n_features
     return shape.n_entries is None and small and fits

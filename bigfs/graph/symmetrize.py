@@ -374,7 +374,7 @@ def connected_components(
     ----------
     W : AffinityMatrix
     scratch : Scratch or None, default=None
-        Where the labels are stored. None: beside the graph.
+        Where the labels are stored. None: with the graph.
 
     Returns
     -------

@@ -44,7 +44,7 @@ CELL_ROWS = 8192
 PROBES = 4
 # The cells need not be optimal: a new row is compared with several.
 _LLOYD_STEPS = 8
-# One in so many old rows is sampled, within the following limits: the sample bounds the distances,
+# One in this many old rows is sampled, within the following limits: the sample bounds the distances,
 # and part of it measures the recall.
 _SAMPLED_SHARE = 32
 _FEWEST_SAMPLED = 8192
@@ -139,7 +139,7 @@ def _sample_size(blocks: RowBlocks, n_old: int) -> int:
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
-    """Return the bytes of a task: new rows and their copies, beside a block or the sample."""
+    """Return the bytes of a task: new rows and their copies, with a block or with the sample."""
     row, tiles = shape.n_features * shape.itemsize, _TILES_BYTES * shape.itemsize // 4
     prepared = 0 if metric == "euclidean" else shape.block_bytes
     narrow = 4 * n_new * shape.n_features

@@ -26,7 +26,8 @@ DENSE_ROWS = 600
 _MOST_RESTARTS = 1000
 # The smallest tolerance that is passed to ARPACK.
 _LEAST_TOL = 1e-15
-# Lower bound on the extra vectors that a group of equal eigenvalues may add before it is cut.
+# A group of equal eigenvalues may add this many vectors before it is cut, or as many as are
+# requested if these are more.
 _MOST_EXTRA = 16
 
 

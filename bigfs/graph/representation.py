@@ -441,7 +441,7 @@ def gram_is_kept(n_features: int) -> bool:
 
 
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
-    """Return True if the components are computed from the Gram matrix, if it is small."""
+    """Return True if the components are computed from the Gram matrix: it is small enough."""
     fits = gram_bytes(shape, 0) <= task_budget(memory_limit)
     small = gram_is_kept(shape.n_features) and shape.n_samples >= _ROWS_OF_GRAM * shape.n_features
     return shape.n_entries is None and small and fits

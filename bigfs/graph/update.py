@@ -44,8 +44,8 @@ CELL_ROWS = 8192
 PROBES = 4
 # The cells need not be optimal: a new row is compared with several.
 _LLOYD_STEPS = 8
-# One in this many old rows is sampled, within the following limits: the sample bounds the distances,
-# and part of it measures the recall.
+# One in this many old rows is sampled, within the following limits: the sample bounds the
+# distances, and part of it measures the recall.
 _SAMPLED_SHARE = 32
 _FEWEST_SAMPLED = 8192
 _SAMPLE_BYTES = 32 * MIB

@@ -29,7 +29,7 @@ SLICE_ENTRIES, _SLICE_CHUNKS = 2**23, 4
 
 @dataclass(frozen=True)
 class Storage:
-    """How a task holds W and vectors."""
+    """Layout in which a task holds W and vectors."""
 
     in_memory: bool  # True if all of W is held; otherwise it is read in pieces for each product
     order: str  # order that a task can compute: "levels", "partitions"; "none": W is read as stored

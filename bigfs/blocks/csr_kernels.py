@@ -9,62 +9,62 @@ import numpy as np
 from bigfs.blocks.kernels import Moments, column_means, corrected
 from bigfs.core.cost import Shape
 
-# The values of a block by columns, their means and deviations from them are float64.
+# The values of a block by column, their means and deviations from them, in float64.
 _KERNEL_BYTES = 3 * 8
-# Entries of the differences of rows that are looked at together.
+# Upper bound on the entries of row differences that are processed together.
 _TILE_ENTRIES = 2**20
-# Of a block with a smaller share of entries that are not zero, products in CSR form are faster;
-# so many of its rows are looked at first.
+# Products in CSR form are faster for a block with a smaller share of nonzeros; first this many of
+# its rows are inspected.
 _FEW_ENTRIES = 1 / 12
 _LOOKED_AT = 256
-# What a product of two entries takes in one of CSR rows, over what it takes in one of dense rows.
+# Cost of a product of two entries of CSR rows, relative to that of two values of dense rows.
 _ENTRY_COST = 200
 
 
 def kernel_bytes(shape: Shape) -> int:
-    """Return the bytes that these kernels need beside a CSR block."""
+    """Return the bytes that these kernels need in addition to a CSR block."""
     return _KERNEL_BYTES * (shape.block_entries or 0)
 
 
 def compact(X: Any) -> Any:
-    """Return a block as CSR where few of its entries are not zero, else as it is.
+    """Return a block as CSR if it has few nonzeros, else unchanged.
 
-    Whether a block is kept between passes must not change the sums: its entries alone decide.
+    Caching of a block between passes must not change the sums, so only its entries decide.
     """
     if hasattr(X, "indptr"):
         return X
-    for rows in (X[:_LOOKED_AT], X):  # most blocks have many entries from the first rows on
+    for rows in (X[:_LOOKED_AT], X):  # in most blocks the first rows already have many nonzeros
         if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
             return X
     from scipy.sparse import csr_array
 
-    places = np.flatnonzero(X != 0)  # scipy looks for the entries three times
+    places = np.flatnonzero(X != 0)  # once; scipy would search for the entries three times
     starts = np.searchsorted(places, X.shape[1] * np.arange(len(X) + 1)).astype(np.int32)
     columns = (places % X.shape[1]).astype(np.int32)
     return csr_array((X.ravel()[places], columns, starts), shape=X.shape)
 
 
 def is_mostly_zeros(counts: np.ndarray, n_rows: int) -> bool:
-    """Say whether products of rows are faster in CSR form, by the entries of each column."""
+    """Return True if products of rows are faster in CSR form, given the entries per column."""
     pairs = float((counts.astype(np.float64) ** 2).sum())
     return _ENTRY_COST * pairs < float(n_rows) ** 2 * len(counts)
 
 
 def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | None:
-    """Return dense rows as CSR where that is the faster form of their products.
+    """Return dense rows as CSR if their products are faster in that form, else None.
 
     Parameters
     ----------
     X : ndarray of shape (n_rows, n_features)
     centered : bool
-        Whether the columns are to be centered.
+        True if the columns are to be centered.
 
     Returns
     -------
     entries : csr_array of shape (n_rows, n_features), float64
     mean : ndarray of shape (n_features,), float64
-        What is still to be subtracted. Columns that are zero in less than half of the rows are
-        centered already: taking away large means from sums would leave rounding.
+        Values still to be subtracted. Columns that are zero in less than half of the rows are
+        already centered: subtracting large means from sums would leave rounding errors.
     """
     from scipy.sparse import csr_array
 
@@ -80,9 +80,10 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
 
 
 def centered_entries(X: Any) -> Any:
-    """Return a CSR block in float64, centered where most rows have an entry.
+    """Return a CSR block in float64, with columns centered if most of their rows have an entry.
 
-    Means of the others are small beside their deviations: they may be taken away from products.
+    Means of the other columns are small relative to their deviations and can be subtracted from
+    products.
     """
     from scipy.sparse import csr_array
 
@@ -110,7 +111,7 @@ class ColumnEntries:
     values : ndarray of shape (n_entries,), float64
     rows : ndarray of shape (n_entries,), int32
     counts : ndarray of shape (n_features,), int64
-        How many entries each column has.
+        Number of entries of each column.
     """
 
     def __init__(self, X: Any) -> None:
@@ -122,7 +123,7 @@ class ColumnEntries:
         self._starts = by_column.indptr[:-1][self._filled]
 
     def spread(self, per_column: np.ndarray) -> np.ndarray:
-        """Return the column index of every entry."""
+        """Return the value of its column for every entry."""
         return np.repeat(per_column, self.counts)
 
     def reduce(self, kind: np.ufunc, values: np.ndarray) -> np.ndarray:
@@ -134,7 +135,7 @@ class ColumnEntries:
 
 
 def csr_moments(X: Any) -> Moments:
-    """Return the moments of one CSR block, zeros counted."""
+    """Return the moments of one CSR block, including zeros."""
     n, entries = X.shape[0], ColumnEntries(X)
     mean = entries.reduce(np.add, entries.values) / n
     zeros = n - entries.counts
@@ -149,7 +150,7 @@ def csr_moments(X: Any) -> Moments:
 
 
 def _extremes(entries: ColumnEntries, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest value of each column, zeros counted."""
+    """Return the minimum and maximum of each column, including zeros."""
     minimum = entries.reduce(np.minimum, entries.values)
     maximum = entries.reduce(np.maximum, entries.values)
     zeros = entries.counts < n_rows
@@ -163,7 +164,7 @@ def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarr
     from scipy.sparse import csr_array
 
     total = np.zeros(X.shape[1])
-    # Rows of one edge have as many entries together, at most.
+    # An edge's difference has at most as many entries as its two rows together.
     counts = np.diff(X.indptr)
     ends = np.cumsum(counts[heads].astype(np.int64) + counts[tails])
     pairs = np.stack([heads, tails], axis=1).astype(X.indices.dtype)
@@ -171,7 +172,7 @@ def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarr
     while begin < len(heads):
         reach = _TILE_ENTRIES + (ends[begin - 1] if begin else 0)
         end = max(begin + 1, int(np.searchsorted(ends, reach, side="right")))
-        # One product takes all differences, without copies of the rows.
+        # One product computes all differences, without copies of the rows.
         signs = np.tile([1.0, -1.0], end - begin)
         indptr = np.arange(0, 2 * (end - begin) + 1, 2, dtype=pairs.dtype)
         edges = (signs, pairs[begin:end].ravel(), indptr)
@@ -183,7 +184,7 @@ def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarr
 
 
 def edge_bytes(n_entries: int) -> int:
-    """Return the bytes that `csr_edge_sum` and `csr_spread` need for rows with these entries."""
+    """Return the bytes that `csr_edge_sum` and `csr_spread` need for rows with ``n_entries``."""
     return max(48 * _TILE_ENTRIES, 56 * n_entries)
 
 

@@ -1,7 +1,7 @@
 """Kernels of passes on one dense row block: sums in float64, merged without cancellation.
 
-Every partial result carries its own count and mean, and two of them merge by the update of Chan,
-Golub and LeVeque (1979): nothing is ever computed as a difference of large raw sums.
+Every partial result carries its own count and mean, and two of them are merged by the update of
+Chan, Golub and LeVeque (1979): nothing is computed as a difference of large raw sums.
 """
 
 from __future__ import annotations
@@ -14,43 +14,44 @@ import numpy as np
 
 from bigfs.store.values import SMALLEST
 
-# Rows converted to float64 at a time: the temporary stays near 8 MB whatever the block.
+# Size of the rows converted to float64 at a time: the temporary is about 8 MB for any block.
 _TILE_BYTES = 8 * 1024**2
-# Rows of a Gram product: as many as a core's cache holds, but enough for an efficient product.
+# Tile of a Gram product: it fits a core's cache, but has enough rows for an efficient product.
 _GRAM_TILE_BYTES = 256 * 1024
 _GRAM_TILE_ROWS = 128
-# Values that differ by no more steps of their type are equal: sums in another order do.
+# Values that differ by at most this many machine epsilons of their dtype are equal: summation in
+# another order may differ by that.
 ROUNDING = 4
-# Rows whose means are near enough to those of a block.
+# Number of rows whose mean is near enough to that of a block.
 _HEAD_ROWS = 256
 
 
 def tile_rows(n_features: int) -> int:
-    """Return how many rows are converted to float64 at a time."""
+    """Return the number of rows that are converted to float64 at a time."""
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
 
 
 def tile_bytes(n_features: int) -> int:
-    """Return the bytes of such rows in float64: 8 MiB, or more where rows are long."""
+    """Return the bytes of these rows in float64: 8 MiB, or more if rows are long."""
     return 8 * tile_rows(n_features) * n_features
 
 
 def row_tiles(n_rows: int, n_features: int) -> Iterator[slice]:
-    """Yield the rows in order, as many at a time as are converted to float64."""
+    """Yield slices of the rows in order, each of the rows converted to float64 at a time."""
     return slices(n_rows, tile_rows(n_features))
 
 
 def slices(n_rows: int, step: int) -> Iterator[slice]:
-    """Yield the rows in order, so many at a time."""
+    """Yield slices of ``n_rows`` rows in order, ``step`` rows at a time."""
     return (slice(begin, begin + step) for begin in range(0, n_rows, step))
 
 
 def float_tiles(
     X: np.ndarray, shift: np.ndarray | float = 0.0
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the rows of a dense block less ``shift`` in float64, some of them at a time.
+    """Yield the rows of a dense block minus ``shift`` in float64, a tile at a time.
 
-    All tiles are in the same memory: new memory for each can cost as much as its product.
+    All tiles share one buffer: allocating memory for each can cost as much as its product.
     """
     buffer = np.empty((min(len(X), tile_rows(X.shape[1])), X.shape[1]))
     for part in row_tiles(*X.shape):
@@ -59,19 +60,19 @@ def float_tiles(
 
 
 def as_dense(rows: Any) -> np.ndarray:
-    """Return rows of a block as a dense array, dense ones as they are."""
+    """Return rows of a block as a dense array; dense rows are returned unchanged."""
     dense: np.ndarray = rows.toarray() if hasattr(rows, "indptr") else rows
     return dense
 
 
 @dataclass
 class Moments:
-    """Count and per-feature moments of some rows."""
+    """Count and per-feature moments of a set of rows."""
 
-    count: int  # rows seen
+    count: int  # number of rows
     mean: np.ndarray  # of shape (n_features,), float64
     squares: np.ndarray  # of shape (n_features,), float64: sums of squared deviations from the mean
-    # Of shape (n_features,), float64.
+    # Each of shape (n_features,), float64.
     minimum: np.ndarray
     maximum: np.ndarray
 
@@ -82,12 +83,12 @@ class Moments:
 
     @property
     def unit(self) -> float:
-        """The root of the mean squared distance of rows from their mean; 1 if all are equal."""
+        """Root mean squared distance of rows from their mean; 1 if all rows are equal."""
         return float(np.sqrt(self.squares.sum() / self.count)) or 1.0
 
     @property
     def constant(self) -> np.ndarray:
-        """Features that are equal in all rows, shape (n_features,), bool."""
+        """Mask of the features that are equal in all rows, shape (n_features,), bool."""
         return self.minimum == self.maximum
 
 
@@ -114,7 +115,7 @@ class Gram:
     xty: np.ndarray  # of shape (n_features, n_targets), float64: ``X'Y - n x y'``
 
     def uncentered(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``X'X`` and ``X'Y`` of the data as they are."""
+        """Return ``X'X`` and ``X'Y`` without centering."""
         return (
             self.gram + self.count * np.multiply.outer(self.mean, self.mean),
             self.xty + self.count * np.multiply.outer(self.mean, self.y_mean),
@@ -122,9 +123,9 @@ class Gram:
 
 
 def level_columns(moments: Moments, dtype: np.dtype) -> np.ndarray:
-    """Return which columns vary by no more than rounding, or too little for squares, (d,), bool.
+    """Return a mask of the columns that vary only by rounding, or too little to square, (d,), bool.
 
-    Such a column is constant in all that follows; see `bigfs.blocks.preprocess.Transform`.
+    Such columns are treated as constant; see `bigfs.blocks.preprocess.Transform`.
     """
     gap = moments.maximum - moments.minimum
     size = np.maximum(np.abs(moments.minimum), np.abs(moments.maximum))
@@ -132,10 +133,10 @@ def level_columns(moments: Moments, dtype: np.dtype) -> np.ndarray:
 
 
 def column_means(X: np.ndarray) -> np.ndarray:
-    """Return the means of one block, float64; exact where a column is constant.
+    """Return the means of one block, float64; exact for constant columns.
 
-    The rounded mean of equal values can differ from them in the last bit; then a constant
-    feature would have a variance, and a correlation with everything.
+    The rounded mean of equal values can differ from them in the last bit; then a constant feature
+    would have a variance, and a correlation with everything.
     """
     mean = X.mean(axis=0, dtype=np.float64)
     constant = (X == X[0]).all(axis=0)
@@ -146,10 +147,10 @@ def column_means(X: np.ndarray) -> np.ndarray:
 def corrected(
     mean: np.ndarray, squares: np.ndarray, rest: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and sums of squares, given the sums of deviations that exact means leave zero.
+    """Return corrected means and sums of squares, from the sums of deviations (0 for exact means).
 
-    Of values far from zero a mean may be off by more than they differ. One that is off by rounding
-    only keeps its bits: the trend of highly variable features depends on the last ones.
+    For values far from zero, a mean may be off by more than their spread. A mean that is off only
+    by rounding keeps its bits: the trend of highly variable features depends on the last ones.
     """
     error = rest / n
     off = np.abs(error) > ROUNDING * np.finfo(np.float64).eps * np.abs(mean)
@@ -184,7 +185,7 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
     """Return the centered products of the columns of ``[X Y]`` over one block.
 
-    The rows go through one small buffer: converted, shifted and multiplied while in cache.
+    The rows go through one small buffer: they are converted, shifted and multiplied while in cache.
 
     Parameters
     ----------
@@ -195,13 +196,13 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
 
     parts = [X] if Y is None else [X, Y]
     width = sum(part.shape[1] for part in parts)
-    # The block's own mean would take another pass over it; any value near it will do. Of a
+    # The block's own mean would need another pass over it; any value near it will do. For a
     # constant column it is the value itself.
     shift = np.concatenate([column_means(part[:_HEAD_ROWS]) for part in parts])
     joint, sums = np.zeros((width, width), order="F"), np.zeros(width)
     step = min(len(X), max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * width)))
     buffer, ones = np.empty((step, width)), np.ones(step)
-    # Spelled out for every row: one long subtraction, where rows are short, beats many.
+    # One shift per row of the buffer: one long subtraction is faster than many short ones.
     shifts = np.tile(shift, (step, 1))
     for begin in range(0, len(X), step):
         tile = buffer[: len(X) - begin]
@@ -219,7 +220,7 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
 
 
 def merge_gram(a: PartialGram, b: PartialGram) -> PartialGram:
-    """Merge the products of two sets of rows, using the memory of the first."""
+    """Merge the products of two sets of rows, reusing the memory of the first."""
     from scipy.linalg.blas import dsyrk
 
     count = a.count + b.count
@@ -232,7 +233,7 @@ def merge_gram(a: PartialGram, b: PartialGram) -> PartialGram:
 
 
 def complete_gram(total: PartialGram, n_features: int) -> Gram:
-    """Return the Gram matrix and X'Y as parts of the merged products, without a copy."""
+    """Return the Gram matrix and X'Y as views of the merged products, without a copy."""
     gram = total.joint[:n_features, :n_features]
     for row in range(n_features - 1):
         gram[row + 1 :, row] = gram[row, row + 1 :]
@@ -250,7 +251,7 @@ def correlations_of(products: np.ndarray) -> np.ndarray:
 def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
     """Return ``(X - shift)'V`` of one block, shape (n_features, n_columns), float64.
 
-    Of a CSR block the shift is taken off the product.
+    For a CSR block the shift is subtracted from the product.
     """
     if hasattr(X, "indptr"):
         product: np.ndarray = X.astype(np.float64).T @ V

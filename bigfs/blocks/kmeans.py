@@ -1,7 +1,7 @@
-"""K-means at scale: k-means++ on a fixed row sample, Lloyd's iteration by fused passes.
+"""K-means for large data: k-means++ on a fixed sample of rows, Lloyd's iteration in fused passes.
 
-One pass per iteration does everything at once: nearest centers, sums, counts, inertia and the
-row that is farthest from its center. Partial sums merge in a fixed tree order in float64.
+One pass per iteration computes everything at once: nearest centers, sums, counts, inertia and the
+row farthest from its center. Partial sums are merged in a fixed tree order in float64.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from bigfs.runtime.execute import TREE_ARITY, run_tasks
 from bigfs.store.scratch import ArrayRef
 
 SAMPLE_ROWS = 10_000
-# Most updates of the centers.
+# Upper bound on the updates of the centers.
 MAX_ITER = 100
-# Iterations until most clusterings stand still.
+# Iterations after which most clusterings have converged.
 _USUAL_ITERATIONS = 20
-# They stand still when their squared movement is below this share of the mean variance of the
-# features, summed over the features.
+# They have converged if their squared movement, summed over the centers, is at most this share of
+# the variance summed over the features, divided by the number of clusters.
 _TOLERANCE = 1e-4
-# Candidates of k-means++ whose inertias differ by less than this share are as good as each other.
+# Candidates of k-means++ whose inertias differ by less than this share are ties.
 _TIE = 1e-6
-# Centers are as near as each other if squared distances differ by less than this share of them:
-# a few dozen roundings of the products that they are made of, and more in float64.
+# Centers are equally near if squared distances differ by less than this relative amount: a few
+# dozen roundings of the products that they are computed from, and more in float64.
 _NEAR = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 1e-12}
 
 
 @dataclass(frozen=True)
 class KMeansResult:
-    """Centers, labels and the state in which the iteration ended."""
+    """Centers, labels and the final state of the iteration."""
 
     centers: np.ndarray  # of shape (n_clusters, n_features), float64
     labels_ref: ArrayRef  # of shape (n_samples,), int32: nearest center of every row
-    # Of shape (n_clusters,), int64: rows of each cluster; none is empty unless rows are duplicates.
+    # Of shape (n_clusters,), int64: rows per cluster; none is empty unless rows are duplicates.
     counts: np.ndarray
     inertia: float  # sum of squared distances to the nearest center
-    n_iter: int  # updates of the centers
+    n_iter: int  # number of updates of the centers
 
 
 def kmeans(
@@ -62,7 +62,7 @@ def kmeans(
     n_clusters : int
         In [1, n_samples].
     init : ndarray of shape (n_clusters, n_features) or None, default=None
-        First centers. None: k-means++ and Lloyd's iteration on 10,000 sampled rows.
+        Initial centers. None: k-means++ and Lloyd's iteration on 10,000 sampled rows.
     random_state : int, default=0
         Seed of the sample and of k-means++.
 
@@ -73,12 +73,12 @@ def kmeans(
     Raises
     ------
     InputError
-        If ``n_clusters`` does not fit the data.
+        If ``n_clusters`` is out of range, or the sampled rows have fewer distinct values.
 
     Notes
     -----
-    Cost: a pass for the sample, one per iteration, one for the labels. An empty cluster takes
-    the row farthest from its center. The same bits whatever the workers.
+    Cost: a pass for the sample, one per iteration, one for the labels. An empty cluster gets the
+    row farthest from its center. The result is bit-identical whatever the workers.
     """
     reason = f"since X has {blocks.n_samples} rows"
     check_count("n_clusters", n_clusters, blocks.n_samples, reason)
@@ -99,19 +99,19 @@ def kmeans(
 
 
 def _sampled_rows(n_samples: int, n_clusters: int) -> int:
-    """Return how many rows k-means++ looks at."""
+    """Return the number of rows that k-means++ uses."""
     return min(n_samples, max(SAMPLE_ROWS, 20 * n_clusters))
 
 
 def kmeans_steps(shape: Shape, n_clusters: int, times: int) -> tuple[Step, ...]:
-    """Return the steps of `kmeans` without given centers, done so many times."""
+    """Return the steps of ``times`` runs of `kmeans` without initial centers."""
     size = _sampled_rows(shape.n_samples, n_clusters)
     sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
     folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, _USUAL_ITERATIONS / MAX_ITER
     beside = 24 * shape.rows + folded * centers + 24 * MIB
     what, drawn = "a block and the rows of it for k-means++", min(sample, shape.block_bytes)
     sampling = pass_over(shape, what, drawn, times=times)
-    # The rows, and their copy with an origin of its own; for a moment their parts.
+    # The rows, and a copy relative to its own origin; temporarily the parts they are joined from.
     what, needed = f"k-means++ on {size:,} rows", 5 * sample // 2 + 24 * MIB
     first = Step(what, needed, requests=shape.n_blocks, times=times)
     what = f"a block and its nearest of {n_clusters} centers"
@@ -120,14 +120,14 @@ def kmeans_steps(shape: Shape, n_clusters: int, times: int) -> tuple[Step, ...]:
     return sampling, first, replace(passes, seconds=seconds)
 
 
-# Squared distances between which float32 neither overflows nor loses digits.
+# Bounds on squared norms within which float32 neither overflows nor loses digits.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-25, 1e34
 
 
 def cluster_rows(
     rows: np.ndarray, n_clusters: int, generator: np.random.Generator, max_iter: int = 25
 ) -> np.ndarray:
-    """Return the centers of rows in memory, by k-means++ and Lloyd's iteration.
+    """Return the centers of in-memory rows, by k-means++ and Lloyd's iteration.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def cluster_rows(
     Returns
     -------
     centers : ndarray of shape (at most n_clusters, n_features), type of ``rows``
-        Fewer than asked where the rows have fewer distinct values.
+        Fewer than requested if the rows have fewer distinct values.
     """
     centers = rows[plus_plus(rows, n_clusters, generator)].astype(rows.dtype)
     labels = np.full(len(rows), -1)
@@ -155,7 +155,7 @@ def cluster_rows(
 
 
 def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator) -> np.ndarray:
-    """Return row numbers chosen by k-means++ with several trials each (greedy).
+    """Return row numbers chosen by greedy k-means++, with several trials for each.
 
     Stops early when every row equals a chosen one.
     """
@@ -171,7 +171,7 @@ def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator)
             places = np.array([int(nearest.argmax())])
         candidates = np.minimum(_squared_to(rows, rows[places]), nearest[:, None])
         totals = candidates.sum(axis=0)
-        best = int((totals <= (1 + _TIE) * totals.min()).argmax())  # rounding does not choose
+        best = int((totals <= (1 + _TIE) * totals.min()).argmax())  # the first, up to rounding
         chosen.append(int(places[best]))
         nearest = candidates[:, best]
         # A product of rounded norms is not exactly zero for a row and its duplicates.
@@ -182,15 +182,15 @@ def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator)
 def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest center of every row, and the squared distance to it (float64).
 
-    Of centers that are as near but for rounding it is the first: rows of small whole numbers are
-    often as far from one as from another, and the unit of the data would choose.
+    If several centers are equally near up to rounding, the first is returned: rows of small
+    integers often have such ties, and the unit of the data would otherwise break them.
     """
     labels = np.empty(len(rows), dtype=np.int64)
     squared = np.empty(len(rows))
     for part in row_tiles(len(rows), max(rows.shape[1], len(centers))):
         tile = _squared_to(rows[part], centers)
         least = tile.min(axis=1)
-        # Distances are made of those from the first center.
+        # Distances are computed from coordinates relative to the first center.
         level = least + _NEAR[tile.dtype] * (tile[:, 0] + least)
         labels[part] = (tile <= level[:, None]).argmax(axis=1)
         squared[part] = least
@@ -198,15 +198,15 @@ def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Return squared distances (n_rows, n_centers), by a matrix product of the rows' type."""
-    # Measured from the first center, so that a common offset does not cost digits.
+    """Return squared distances (n_rows, n_centers), by a matrix product in the rows' dtype."""
+    # Relative to the first center, so that a common offset does not cost digits.
     origin = centers[0].astype(rows.dtype)
     shifted = rows - origin
     others = centers.astype(rows.dtype) - origin
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.einsum("ij,ij->i", shifted, shifted)
     if rows.dtype == np.float32 and not _LEAST_SQUARE < norms.max(initial=0.0) < _LARGEST_SQUARE:
-        # Squares that float32 has no room for; also a tile of equal rows.
+        # Squares out of the range of float32; also a tile of rows that all equal the first center.
         return _squared_to(rows.astype(np.float64), centers)
     squared = shifted @ (-2 * others.T)
     squared += norms[:, None]
@@ -217,9 +217,9 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
 def _sum_by_label(
     rows: np.ndarray, labels: np.ndarray, n_clusters: int, origin: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64, and squared norms.
+    """Return counts (n_clusters,), sums (n_clusters, n_features) and the sum of squares, float64.
 
-    Sums and norms are of the rows less an origin, so that an offset does not cost digits.
+    Sums and squares are of the rows minus an origin, so that an offset does not cost digits.
     """
     from scipy.sparse import csr_array
 
@@ -234,7 +234,7 @@ def _sum_by_label(
 
 @dataclass
 class _Sums:
-    """Sums over the rows of one pass; two of them merge."""
+    """Sums over the rows of one pass; two of them can be merged."""
 
     counts: np.ndarray
     sums: np.ndarray
@@ -250,7 +250,7 @@ class _Sums:
         return max(0.0, self.squares / n - float(((self.sums.sum(axis=0) / n) ** 2).sum()))
 
     def centers(self, previous: np.ndarray) -> np.ndarray:
-        """Return the means; an empty cluster takes the farthest row, one in each pass."""
+        """Return the means; one empty cluster per pass gets the farthest row."""
         filled = self.counts > 0
         updated = previous.copy()
         updated[filled] = previous[0] + self.sums[filled] / self.counts[filled, None]
@@ -260,7 +260,7 @@ class _Sums:
 
 
 def _pass(blocks: RowBlocks, centers: np.ndarray, labels: ArrayRef | None = None) -> _Sums:
-    """Run one fused pass over X; write the labels if asked."""
+    """Run one fused pass over X; write the labels if an array for them is given."""
     shared = blocks.scratch.put(blocks.scratch.unique("centers"), centers)
     try:
         return blocks.reduce(_pass_kernel, _merge, shared, labels, label="k-means")
@@ -290,7 +290,7 @@ def _merge(a: _Sums, b: _Sums) -> _Sums:
 
 
 def _start(blocks: RowBlocks, n_clusters: int, random_state: int) -> np.ndarray:
-    """Return the first centers: those of a row sample."""
+    """Return the initial centers: those of a sample of rows."""
     n = blocks.n_samples
     size = _sampled_rows(n, n_clusters)
     chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)

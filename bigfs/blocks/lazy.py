@@ -26,9 +26,9 @@ from bigfs.store.source import (
 
 
 def is_stored(X: Any) -> bool:
-    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, AnnData, opened data.
+    """Return True if X is read by blocks: a path, Dask, zarr, HDF5 array, AnnData, opened data.
 
-    Also a Dask array in an xarray.
+    A Dask array inside an xarray object counts as well.
     """
     root = type(X).__module__.split(".")[0]
     return (
@@ -40,17 +40,17 @@ def is_stored(X: Any) -> bool:
 
 
 def is_annotated(X: Any) -> bool:
-    """Say whether X is an AnnData."""
+    """Return True if X is an AnnData."""
     return type(X).__module__.partition(".")[0] == "anndata" and hasattr(X, "var_names")
 
 
 def columns_of(X: Any, names: Sequence[str]) -> Any:
-    """Return columns of a Dask, polars or Arrow frame as one of its kind; None for all else.
+    """Return columns of a Dask, polars or Arrow frame as a frame of its kind; else None.
 
     Raises
     ------
     InputError
-        If a column is not there.
+        If a column is missing.
     """
     root = type(X).__module__.split(".")[0]
     if not is_frame(X) or not (hasattr(X, "select") or root == "dask") or not names:
@@ -64,7 +64,7 @@ def columns_of(X: Any, names: Sequence[str]) -> Any:
 
 
 def in_memory(X: Any, output: str) -> Any:
-    """Return lazy data or an Arrow table as what scikit-learn makes such an output of."""
+    """Return lazy data or an Arrow table in memory, in the form of scikit-learn's ``output``."""
     if output == "default":
         return X
     X = X.compute() if hasattr(X, "compute") else X
@@ -73,10 +73,10 @@ def in_memory(X: Any, output: str) -> Any:
 
 
 def open_stored(X: Any, names: Sequence[str]) -> Any:
-    """Open stored data of which features are wanted; a Dask array is returned as it is.
+    """Open stored data to read some features of; a Dask array is returned unchanged.
 
-    Of a table only the columns of these names are read, where there are names: the others need
-    not be numbers.
+    If ``names`` is not empty, only the columns of these names are read from a table: the others
+    need not be numeric.
     """
     if type(X).__module__.startswith(("xarray", "dask")) and not is_frame(X):
         return X
@@ -86,7 +86,7 @@ def open_stored(X: Any, names: Sequence[str]) -> Any:
 
 
 def as_lazy(X: Any) -> Any:
-    """Return stored data as a Dask array; a Dask array as it is."""
+    """Return stored data as a Dask array; a Dask array is returned unchanged."""
     import dask.array as da
 
     X = X.data if type(X).__module__.startswith("xarray") else X
@@ -96,10 +96,11 @@ def as_lazy(X: Any) -> Any:
 def lazy_array(X: Any) -> Any:
     """Return stored data as a Dask array whose chunks are the row blocks.
 
-    What has no row ranges, such as a text table, is copied into a temporary store first.
+    Data without random access by rows, such as a text table, are first copied into a temporary
+    store.
     """
     source, scratch = open_matrix(X), None
-    if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
+    if not isinstance(source, RandomAccessSource):  # rows can only be read in order: store them
         scratch = Scratch()
         copy_rows(source, scratch.path / "X.zarr")
         source = open_matrix(scratch.path / "X.zarr")
@@ -122,9 +123,9 @@ def rows_as_dask(
     rows: int,
     kept: Any = None,
 ) -> Any:
-    """Return a Dask array of what ``read(start, stop)`` reads, in chunks of so many rows.
+    """Return a Dask array of the rows that ``read(start, stop)`` reads, ``rows`` per chunk.
 
-    It holds on to an object that is ``kept``.
+    It holds a reference to the object ``kept``.
     """
     import dask.array as da
 
@@ -138,7 +139,7 @@ def rows_as_dask(
 
 @dataclass(frozen=True)
 class _RowsOnDemand:
-    """Array-like view for Dask: shape, type and rows on demand."""
+    """Array-like view for Dask: shape, dtype and rows on demand."""
 
     read: Callable[[int, int], np.ndarray]
     shape: tuple[int, int]

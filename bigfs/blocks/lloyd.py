@@ -1,8 +1,8 @@
-"""Lloyd's iteration on rows in memory, of several clusterings that begin at the same centers.
+"""Lloyd's iteration on in-memory rows, for several clusterings with the same initial centers.
 
-Each clustering has features of its own. A backward search tries many that lack a feature or two:
-the first distances of all follow from those in all features, and bounds (Hamerly, 2010) spare most
-of the later ones. Compiled by numba.
+Each clustering has its own subset of the features. A backward search tries many subsets that lack
+one or two features: the first distances of all follow from those in all features, and bounds
+(Hamerly, 2010) save most of the later distances. Compiled by numba.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ import numpy as np
 
 from bigfs.core.threads import compiled
 
-# Centers are as near as each other where distances differ by less than this share of the centers'
-# extent: rounding does not choose between them, their order does.
+# Centers are equally near if distances differ by less than this share of the centers' extent: their
+# order then decides, not rounding.
 TIE = 1e-11
-# A squared distance below this share of that in all features is computed anew, not by subtraction;
-# and the share of it that rounding may have changed.
+# A squared distance below this share of that in all features is recomputed instead of obtained by
+# subtraction; and the share of the latter that rounding may have changed.
 _LOST, _ROUNDED = 1e-4, 1e-12
 
 
 def lloyd(
     rows: np.ndarray, centers: np.ndarray, masks: np.ndarray, max_iter: int, tol: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run Lloyd's iteration in the features of every mask.
+    """Run Lloyd's iteration for each mask, in its features.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_features), float64
     centers : ndarray of shape (n_clusters, n_features), float64
-        Where all begin. An empty cluster keeps its center.
+        Initial centers of all clusterings. An empty cluster keeps its center.
     masks : ndarray of shape (n_clusterings, n_features), bool
     max_iter : int
     tol : float
-        Stop when the centers move by less than this share of their length.
+        Stop when the centers move by at most this share of their length.
 
     Returns
     -------
     ends : ndarray of shape (n_clusterings, n_clusters, n_features), float64
-        The last centers, in the features of any mask; those of the start in the others.
+        The final centers, in the features of any mask; the initial ones in other features.
     labels : ndarray of shape (n_clusterings, n_rows), int32
-        The nearest of these centers; the first of those that are equally near.
+        The nearest of these centers; the first in case of ties.
     """
     from scipy.spatial.distance import cdist
 
@@ -76,7 +76,7 @@ def label_sums(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return counts, sums and sums of squares of each label's rows in several clusterings.
 
-    Rows are added in their order: equal labels give equal bits.
+    Rows are added in order, so that equal labels give bit-identical sums.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def label_sums(
 
 
 def warm_up() -> None:
-    """Load numba and the compiled loops: part of a process, not of a task."""
+    """Load numba and the compiled loops: memory of a process, not of a task."""
     _, labels = lloyd(np.eye(2), np.eye(2), np.ones((1, 2), dtype=bool), 1, 0.0)
     label_sums(np.eye(2), labels, 2)
 
@@ -126,14 +126,14 @@ def _run(  # noqa: C901, PLR0915  # one loop: functions of its own would be comp
     """Fill in the centers and labels of a clustering; compiled by numba."""
     n, d = rows.shape
     k = len(begin)
-    # Bounds on the distance of each row to its own center and to the nearest other one.
+    # Bounds on the distances of each row: upper to its own center, lower to the nearest other one.
     near, other = by_row[0], by_row[1]
     limit, widest, next_widest, at = 0.0, 0.0, 0.0, -1
     for iteration in range(max_iter):
         for i in range(n):
             own = label[i]
             if iteration == 0:
-                # No other center loses more without the features that are gone.
+                # An upper bound on what any other center loses without the removed features.
                 distance, apart = base[i, own], base_second[i]
                 for g in gone:
                     x = rows[i, g]

@@ -1,7 +1,7 @@
-"""Preprocessing as part of reading: each block is transformed on its way into a pass.
+"""Preprocessing as part of reading: each block is transformed when it is read in a pass.
 
-Nothing is written out. What a transform needs of the whole data (means, ranges) comes from one
-pass of moments and is stored once, for every task to read.
+Nothing is written out. The statistics of the whole data that a transform needs (means, ranges) come
+from one pass for the moments and are stored once, for every task to read.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ KINDS = (
     "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", "normalize_total",
     "normalize_log1p",
 )  # fmt: skip
-# The sum of every row under ``normalize_total``.
+# Sum of every row under ``normalize_total``.
 TOTAL = 1e4
 _LARGEST_SCALE = 1e38
 
 
 @dataclass(frozen=True)
 class Transform:
-    """One of the transforms, with the stored shift and scale of its columns."""
+    """A transform, with the stored shift and scale of its columns."""
 
     kind: str = "none"
-    # Of shape (2, n_features) or None: shift and scale: a value x becomes ``(x - shift) * scale``.
-    # Entries of CSR blocks are scaled only, so that zeros stay: see `offset`.
+    # Of shape (2, n_features) or None: shift and scale; a value x becomes ``(x - shift) * scale``.
+    # Entries of CSR blocks are only scaled, so that zeros stay zeros: see `offset`.
     columns: ArrayRef | None = None
-    # Of shape (2, n_level) or None: numbers of columns that vary by rounding only, and the value
-    # that all rows get: what is constant is then so exactly, for every method.
+    # Of shape (2, n_level) or None: indices of columns that vary only by rounding, and the value
+    # that all their rows get, so that every method sees them as exactly constant.
     level: ArrayRef | None = None
 
     def apply(self, X: Any, first_row: int) -> Any:
-        """Return the transformed block, dense or CSR; the block itself is not changed.
+        """Return the transformed block, dense or CSR; the input block is not modified.
 
         Raises
         ------
@@ -56,7 +56,7 @@ class Transform:
             shift, scale = self.columns.load()
             if hasattr(X, "indptr"):
                 return _scaled(X, scale)
-            # Scales of float32 values near its least are beyond its range.
+            # The inverse of a spread near the smallest float32 values exceeds the float32 range.
             dtype = X.dtype if scale.max(initial=0.0) < _LARGEST_SCALE else np.float64
             out = X - shift.astype(dtype)
             out *= scale.astype(dtype)
@@ -68,9 +68,9 @@ class Transform:
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
 
     def offset(self) -> np.ndarray | None:
-        """Return the offset that the columns of CSR blocks lack, ``-shift * scale``; None: zero.
+        """Return the offset missing from columns of CSR blocks, ``-shift * scale``; None if zero.
 
-        Means, minima and maxima of entries are without it; all that is centered is the same.
+        Means, minima and maxima of the entries lack it; centered quantities do not depend on it.
         """
         if self.columns is None:
             return None
@@ -80,7 +80,7 @@ class Transform:
 
 
 def needs_moments(kind: str) -> bool:
-    """Say whether a transform needs a pass over the data first."""
+    """Return True if a transform needs a pass over the data first."""
     return kind in ("standardize", "rescale", "minmax")
 
 
@@ -103,7 +103,7 @@ def resolve(
         shift, spread = moments.mean, np.full(len(moments.mean), root)
     else:
         shift, spread = moments.minimum, moments.maximum - moments.minimum
-    # The mean of equal values can differ from them in the last bit, and so can the spread.
+    # The mean of equal values can differ from them in the last bit, and the spread from zero.
     constant = moments.maximum == moments.minimum
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, spread))
     columns = scratch.put(scratch.unique("transform"), np.stack([shift, scale]))
@@ -111,7 +111,7 @@ def resolve(
 
 
 def _leveled(X: Any, columns: np.ndarray, values: np.ndarray) -> Any:
-    """Return a block, dense or CSR, in which some columns have one value each."""
+    """Return a block, dense or CSR, in which the given columns have one value each."""
     columns = columns.astype(np.int64)
     X = X.copy()
     if not hasattr(X, "indptr"):
@@ -127,7 +127,7 @@ def _leveled(X: Any, columns: np.ndarray, values: np.ndarray) -> Any:
 
 
 def _with_values(X: Any, values: np.ndarray) -> Any:
-    """Return a block with other values in the places of its own."""
+    """Return a block with its values (entries, if CSR) replaced."""
     from scipy.sparse import csr_array
 
     if not hasattr(X, "indptr"):
@@ -136,13 +136,13 @@ def _with_values(X: Any, values: np.ndarray) -> Any:
 
 
 def _by_row(X: Any, factors: np.ndarray) -> np.ndarray:
-    """Return factors of the rows, in the type and the places of a block's values."""
+    """Return row factors in the dtype of a block, shaped to multiply its values."""
     factors = factors.astype(X.dtype)
     return np.repeat(factors, np.diff(X.indptr)) if hasattr(X, "indptr") else factors[:, None]
 
 
 def _scaled(X: Any, scale: np.ndarray) -> Any:
-    """Return a CSR block whose columns are scaled; those that become zero keep no entries."""
+    """Return a CSR block with scaled columns; columns scaled by zero keep no entries."""
     out = X.copy()
     out.data *= scale[X.indices].astype(X.dtype)
     if not scale.all():
@@ -151,7 +151,7 @@ def _scaled(X: Any, scale: np.ndarray) -> Any:
 
 
 def _normalize_total(X: Any, first_row: int, kind: str) -> Any:
-    """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
+    """Return rows, dense or CSR, scaled to a sum of `TOTAL` each; rows of zeros are unchanged."""
     values = values_of(X)
     if values.size and values.min() < 0:
         row, column = place_of(X, int(values.argmin()))

@@ -1,7 +1,7 @@
-"""The matrix seen as row blocks: the one place where a pass over the data becomes tasks.
+"""The matrix as row blocks: the only place where a pass over the data becomes tasks.
 
-A pass is one streaming read of X. Each task reads one block, transforms it, hands it to a
-kernel and returns something small; partial results merge in a fixed tree order.
+A pass is one streaming read of X. Each task reads one block, transforms it, passes it to a kernel
+and returns a small result; partial results are merged in a fixed tree order.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from bigfs.store.values import SMALLEST
 
 logger = logging.getLogger("bigfs")
 
-# Scales of features that differ by more than this are said.
+# Standard deviations of features that differ by more than this factor are reported.
 _SCALES = 1e3
-# Rows of a block that are looked at for that.
+# Rows per block that are inspected for that.
 _SCALE_ROWS = 1000
-# Sources that live in this process's memory are named in the task graph, never put into it.
+# Sources in this process's memory: the task graph refers to them by token and never contains them.
 _local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
 _tokens = itertools.count()
 
@@ -52,9 +52,9 @@ class BlockReader:
     """Reads and transforms rows of X inside a task; pickles to a few hundred bytes."""
 
     source: RandomAccessSource | None  # a source that other processes can open
-    token: int  # the name of a source that lives in this process only, if ``source`` is None
+    token: int  # key of a source that lives in this process only, if ``source`` is None
     transform: Transform
-    sparse: bool = False  # whether rows are read in CSR form
+    sparse: bool = False  # True if rows are read in CSR form
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "source": pickled_for_task(self.source)}
@@ -72,8 +72,8 @@ class BlockReader:
             column.
         """
         source = self.source if self.source is not None else _local_sources[self.token]
-        # At every read values are checked: a store may have been changed since it was.
-        # Entries are transformed before the zeros are filled in, where these stay zeros.
+        # Values are checked at every read: a store may have changed since it was checked.
+        # If zeros stay zeros, entries are transformed before the block is made dense.
         if self.sparse or (source.sparse and self.transform.columns is None):
             X = source.read_rows(start, stop)
         else:
@@ -86,39 +86,40 @@ class BlockReader:
 
 
 class RowBlocks:
-    """A matrix as consecutive row blocks, with the passes the methods are made of.
+    """A matrix as consecutive row blocks, with the passes that the methods consist of.
 
     Parameters
     ----------
     source : RandomAccessSource
-        Where rows are read from. If it lives in this process's memory, the active scheduler
-        must run in this process too; `from_any` takes care of that.
+        Source of the rows. If it lives in this process's memory, the active scheduler must run in
+        this process too; `from_any` ensures that.
     scratch : Scratch
-        Where small arrays are shared with the tasks.
+        Storage through which small arrays are shared with the tasks.
     rows : int or None, default=None
         Rows per block, a whole number of chunks. None: 16 to 64 MB per block.
     sparse : bool, default=False
-        Whether kernels are handed CSR blocks, where the source is sparse; else they are made
-        dense as they are read.
+        If True, kernels receive CSR blocks if the source is sparse; otherwise blocks are made
+        dense when they are read.
 
     Attributes
     ----------
     n_samples, n_features : int
     dtype : numpy.dtype
-        float32 or float64: what the kernels see.
+        float32 or float64: type of the blocks that kernels receive.
     rows : int
         Rows per block.
     bounds : list of (int, int)
         First row and one past the last row of every block.
     sparse : bool
-        Whether blocks are in CSR form.
+        True if blocks are in CSR form.
     passes : int
-        The number of passes over X so far.
+        Number of passes over X so far.
     keeps_gram : bool
-        Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
+        True if the Gram matrix is kept in scratch once it is computed, for several methods on the
+        same data.
     former_gram : PartialGram or None
-        That of the first rows, or of all, if it is known: with `keeps_gram`, only the others are
-        added.
+        Gram matrix of the first rows, or of all, if it is known: with `keeps_gram`, only the other
+        rows are added.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class RowBlocks:
             assert source.layout is not None
             chunk = source.chunk_rows
             self.rows = rows or source.layout.rows
-        else:  # a sparse source is read dense by any rows
+        else:  # a sparse source can be read as dense blocks of any number of rows
             chunk = None if source.sparse else source.chunk_rows
             self.rows = rows or block_rows(self.n_features, self.dtype.itemsize, chunk)
         if chunk:
@@ -169,28 +170,30 @@ class RowBlocks:
         missing: str = "error",
         memory_limit: int | None = None,
     ) -> RowBlocks:
-        """Open anything `open_matrix` takes, check it, and resolve the preprocessing.
+        """Open anything that `open_matrix` accepts, check it, and resolve the preprocessing.
 
-        Data that cannot be read by row range (CSV, Parquet, Dask arrays), and data in memory
-        when the tasks run in other processes, are written to scratch first. Data that bigfs has
-        not checked while ingesting are checked in one pass.
+        Data that cannot be read by row range (CSV, Parquet, Dask arrays), and data in memory if
+        the tasks run in other processes, are written to scratch first. Data that bigfs has not
+        checked during ingestion are checked in one pass.
 
         Parameters
         ----------
         X : RowBlocks, array-like, path or URI
         scratch : Scratch or None, default=None
-            None: a temporary folder.
+            Storage for intermediate data. None: a temporary folder.
         transform : one of `preprocess.KINDS`, default="none"
             Preprocessing, applied whenever a block is read.
         rows : int or None
             Rows per block.
         sparse : bool, default=False
-            Hand out CSR blocks where the data are sparse; what a transform would add to zeros is
-            their `offset`. Else sparse data are made dense block by block, up to 2 GiB dense.
+            If True, blocks of sparse data are in CSR form; the values that a transform would add
+            to zeros are their `offset`. Otherwise sparse data are made dense block by block, up to
+            2 GiB dense.
         missing : str, default="error"
-            What becomes of NaN, as in `ingest`: by another policy data are written to scratch.
+            Treatment of NaN, as in `ingest`; with a policy other than "error", data are written to
+            scratch.
         memory_limit : int or None
-            Of this process, where the input has to be read as a whole. None: 4 GiB.
+            Limit of this process, if the input has to be read as a whole. None: 4 GiB.
 
         Raises
         ------
@@ -232,9 +235,9 @@ class RowBlocks:
         return blocks
 
     def _level_columns(self) -> ArrayRef | None:
-        """Store the columns that are to be constant and their values; None if there are none.
+        """Store the columns to treat as constant and their values; return None if there are none.
 
-        Where the moments are not known, some rows tell whether a pass for them is needed.
+        If the moments are not known, a few rows decide if a pass for them is needed.
         """
         if self._moments is None and not kernels.level_columns(self._glance(), self.dtype).any():
             return None
@@ -257,9 +260,9 @@ class RowBlocks:
         return self.scratch.put(self.scratch.unique("level"), np.stack([level, value]))
 
     def refuse_below(self, least: float, reason: str) -> None:
-        """Raise InputError if features vary, but none by as much as this.
+        """Raise InputError if features vary, but none by at least ``least``.
 
-        Where the moments are not known, some rows tell whether a pass for them is needed.
+        If the moments are not known, a few rows decide if a pass for them is needed.
         """
         if self._moments is None and not _is_below(self._glance(), least):
             return
@@ -280,12 +283,12 @@ class RowBlocks:
         )
 
     def _glance(self) -> Moments:
-        """Return the moments of the first rows of three blocks, which is no pass."""
+        """Return the moments of the first rows of three blocks, which does not count as a pass."""
         places = sorted({0, len(self.bounds) // 2, len(self.bounds) - 1})
         some = [(start, min(start + _SCALE_ROWS, stop))
                 for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
         reader, merge = self.start_pass(0), kernels.merge_moments
-        with silenced(), self.source.numbering_rows():  # of no stage
+        with silenced(), self.source.numbering_rows():  # not part of any stage's progress
             return map_reduce(_on_block, some, merge, reader, _moments_kernel, (), label="scales")
 
     def transformed(self, kind: str) -> RowBlocks:
@@ -294,12 +297,12 @@ class RowBlocks:
         return self.from_any(self.source, scratch=scratch, transform=kind, rows=rows, sparse=True)
 
     def dense(self) -> RowBlocks:
-        """Return the same rows as blocks that are made dense as they are read.
+        """Return the same rows as blocks that are made dense when they are read.
 
         Raises
         ------
         InputError
-            If they would be above 2 GiB.
+            If they would exceed 2 GiB.
         """
         if not self.sparse:
             return self
@@ -311,12 +314,12 @@ class RowBlocks:
 
     @property
     def nbytes(self) -> int:
-        """Size of the matrix as the kernels see it, in bytes."""
+        """Size of the matrix as the kernels receive it, in bytes."""
         return self.layout.nbytes
 
     @property
     def layout(self) -> Shape:
-        """Sizes of the matrix, its blocks and chunks, as costs are stated in."""
+        """Sizes of the matrix, its blocks and chunks, from which costs are computed."""
         sizes = (self.n_samples, self.n_features, self.dtype.itemsize, self.rows)
         if not self.sparse:
             chunk = None if self.source.sparse else self.source.chunk_rows
@@ -326,7 +329,7 @@ class RowBlocks:
         return Shape(*sizes, self.source.chunk_rows or self.rows, n_entries, largest)
 
     def start_pass(self, count: int = 1) -> BlockReader:
-        """Count a pass (or several), and return what its tasks read rows with."""
+        """Count a pass (or several), and return the reader of its tasks."""
         self.passes += count
         source = self.source if self.source.shareable else None
         return BlockReader(source, self._token, self.transform, self.sparse)
@@ -336,8 +339,8 @@ class RowBlocks:
     ) -> list[Any]:
         """Run ``kernel(X_block, first_row, *shared)`` on every block: one pass.
 
-        The results come back in block order, so each must be small; n-row results are written
-        by the kernel through an `ArrayRef` whose chunks are this object's blocks.
+        The results are returned in block order, so each must be small; results with a value per
+        row are written by the kernel through an `ArrayRef` whose chunks are this object's blocks.
         """
         reader = self.start_pass()
         with self.source.numbering_rows():
@@ -352,18 +355,18 @@ class RowBlocks:
         label: str = "pass",
         since: int = 0,
     ) -> Any:
-        """Run ``kernel(X_block, first_row, *shared)`` of rows from ``since`` on, and merge."""
+        """Run ``kernel(X_block, first_row, *shared)`` on rows from ``since`` on, and merge."""
         reader = self.start_pass(int(not since))
         bounds = [(max(start, since), stop) for start, stop in self.bounds if stop > since]
         with self.source.numbering_rows():
             return map_reduce(_on_block, bounds, combine, reader, kernel, shared, label=label)
 
     def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
-        """Create an n-row array in scratch whose chunks are this object's blocks."""
+        """Create an array of n_samples rows in scratch whose chunks are this object's blocks."""
         return self.scratch.create(name, (self.n_samples, width), dtype, self.rows)
 
     def moments(self, former: Moments | None = None) -> Moments:
-        """Return per-feature moments, remembered: one pass, or of the rows after ``former``."""
+        """Return per-feature moments, cached: one pass, over the rows after ``former`` if given."""
         if self._moments is None:
             merge, since = kernels.merge_moments, 0 if former is None else former.count
             moments = self.reduce(_moments_kernel, merge, label="moments", since=since)
@@ -378,19 +381,20 @@ class RowBlocks:
 
     @property
     def offset(self) -> np.ndarray | None:
-        """The values added to the columns of CSR blocks, (n_features,), float64; None: nothing.
+        """Values to add to the columns of CSR blocks, (n_features,), float64; None if zero.
 
-        It is never added to entries, which would fill zeros in. Sums of centered columns are those
-        of the blocks as they are; to means it is added at the end of a pass.
+        It is never added to entries, which would turn zeros into entries. Sums of centered columns
+        do not depend on it; it is added to means at the end of a pass.
         """
         return self.transform.offset() if self.sparse else None
 
     @cached_property
     def scale_notes(self) -> list[str]:
-        """A sentence if dense features differ in scale by more than 1,000, else nothing.
+        """A sentence if dense features differ in scale by a factor above 1,000, else empty.
 
-        By the moments where they are known; otherwise by the first rows of three blocks, which
-        is no pass. Of features that were scaled to [0, 1] each: whether their units differ.
+        Computed from the moments if they are known, otherwise from the first rows of three blocks,
+        which does not count as a pass. For features that are each scaled to [0, 1]: a sentence if
+        their units differ.
         """
         if self.sparse or self.transform.kind == "standardize":
             return []
@@ -420,12 +424,12 @@ class RowBlocks:
         Parameters
         ----------
         Y : ArrayRef of shape (n_samples, n_targets) or None
-            Companion whose rows each task reads beside its block.
+            Companion array; each task reads its rows that belong to the block.
 
         Returns
         -------
         gram : Gram
-            float64; ``gram`` (n_features, n_features), ``xty`` (n_features, n_targets).
+            In float64: ``gram`` (n_features, n_features), ``xty`` (n_features, n_targets).
         """
         if self.keeps_gram:
             return self._kept_gram(Y, label)
@@ -441,7 +445,7 @@ class RowBlocks:
                 rest = self.reduce(_gram_kernel, merge, None, label="gram", since=since)
                 total = rest if total is None else merge(total, rest)
             assert total is not None
-            self.former_gram = None  # its memory is free for what follows
+            self.former_gram = None  # free its memory for the following
             products = kernels.complete_gram(total, self.n_features)
             put, name = self.scratch.put, self.scratch.unique
             self._gram = put(name("gram"), products.gram), put(name("mean"), products.mean)
@@ -457,36 +461,36 @@ class RowBlocks:
         return self.reduce(_xtv_kernel, np.add, V, label="X'V")
 
 
-# Measured: steps of a loop for the moments of a value.
+# Measured: loop steps for the moments, per value.
 _MOMENTS_LOOPS = 3
 
 
 def moments_step(shape: Shape) -> Step:
-    """Return the step of `RowBlocks.moments`: a tile, or entries by columns, in float64."""
+    """Return the step of `RowBlocks.moments`: a tile, or entries by column, in float64."""
     sparse = shape.n_entries is not None
     needed = csr_kernels.kernel_bytes(shape) if sparse else 2 * kernels.tile_bytes(shape.n_features)
-    needed += fold_parts(shape.n_blocks) * 4 * 8 * shape.n_features  # four arrays of each block
+    needed += fold_parts(shape.n_blocks) * 4 * 8 * shape.n_features  # four arrays in each
     seconds = loop_seconds(shape.n_values, _MOMENTS_LOOPS)
     return pass_over(shape, "a block and its moments", needed, seconds=seconds)
 
 
 def fold_parts(n_blocks: int) -> int:
-    """Return how many partial results of a reduction a process may hold.
+    """Return an upper bound on the partial results of a reduction that a process holds.
 
-    Those of a fold, the one that it makes, and finished folds that wait for others.
+    These are the inputs of a fold, its output, and finished folds that wait for others.
     """
     return min(n_blocks, TREE_ARITY) + 1 + waiting_folds(n_blocks)
 
 
 def waiting_folds(n_blocks: int) -> int:
-    """Return how many finished folds of a reduction may wait in a process beside the next one."""
+    """Return an upper bound on the finished folds that wait in a process beside the next one."""
     return min(TREE_ARITY, -(-n_blocks // TREE_ARITY)) - 1
 
 
 def gram_bytes(shape: Shape, n_targets: int) -> int:
     """Return the bytes of `RowBlocks.gram` with companions: partial sums, and a block.
 
-    One sum more than are folded may still be on its way when the fold begins.
+    One more sum than are folded may still be in transit when the fold starts.
     """
     partial = 8 * (shape.n_features + n_targets) ** 2
     return (fold_parts(shape.n_blocks) + 1) * partial + shape.read_bytes
@@ -503,7 +507,7 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
 
 
 def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str) -> list[ArrayRef]:
-    """Store chosen rows, transformed, an array for each block that has some: one pass.
+    """Store the chosen rows, transformed, in one array per block that has any: one pass.
 
     Parameters
     ----------
@@ -511,9 +515,9 @@ def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str
     ids : ndarray of shape (n_chosen,), int
         Row numbers, ascending.
     folder : Scratch
-        Where the arrays are stored.
+        Storage for the arrays.
     label : str
-        Name of the pass in the progress.
+        Name of the pass in progress reports.
     """
     wanted = folder.put(folder.unique("chosen"), ids)
     parts = blocks.map_blocks(_gather_kernel, wanted, str(folder.path), label=label)
@@ -522,7 +526,7 @@ def gather_parts(blocks: RowBlocks, ids: np.ndarray, folder: Scratch, label: str
 
 
 def gather_rows(blocks: RowBlocks, ids: np.ndarray, label: str) -> ArrayRef:
-    """Store chosen rows (ascending), transformed, as one chunk in scratch: one pass."""
+    """Store the chosen rows (ascending), transformed, as one chunk in scratch: one pass."""
     scratch = blocks.scratch
     with scratch.temporary("sample") as folder:
         parts = gather_parts(blocks, ids, folder, label)
@@ -536,7 +540,7 @@ def gather_steps(shape: Shape, size: int) -> tuple[Step, ...]:
     row_bytes = shape.n_features * shape.itemsize
     return (
         pass_over(shape, "a block and the rows drawn from it", min(size, shape.rows) * row_bytes),
-        # The parts, the rows that they are joined to, and these on their way to storage.
+        # The parts, the rows joined from them, and a copy while these are written.
         Step(f"{size:,} rows drawn from all blocks", 3 * size * row_bytes, 1, 0, 1),
     )
 
@@ -553,7 +557,7 @@ def _on_block(
 
 
 def _is_below(moments: Moments, least: float) -> bool:
-    """Say whether features vary, but none by as much as this."""
+    """Return True if features vary, but none by at least ``least``."""
     return 0 < float((moments.maximum - moments.minimum).max()) < least
 
 
@@ -575,7 +579,7 @@ def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> PartialGr
 def _cross_kernel(
     X: np.ndarray, first_row: int, Y: ArrayRef, mean: ArrayRef
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of Y's columns, and the products of Y with the centered columns of X."""
+    """Return the column sums of Y, and the products of the centered columns of X with Y."""
     rows = Y.read(first_row, first_row + len(X)).astype(np.float64, copy=False)
     return rows.sum(axis=0), kernels.block_xtv(X, rows, mean.load())
 

@@ -19,7 +19,7 @@ from bigfs.store.scratch import ArrayRef, Scratch
 logger = logging.getLogger("bigfs")
 
 WEIGHTS = ("binary", "heat", "dot", "cosine")
-# Rows whose neighbor distances the default width is the median of.
+# Number of rows whose neighbor distances determine the median width.
 _WIDTH_ROWS = 10_000
 
 _COMPLAINTS = {
@@ -38,16 +38,16 @@ class NeighborEdges:
 
     indices: ArrayRef
     values: ArrayRef | None  # of the same shape: distances or products; None: not needed
-    least: float = 0.0  # of a row whose values are all zero the first one becomes this
+    least: float = 0.0  # first value of a row whose values are all zero
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and values of the edges that leave rows start to stop."""
+        """Return heads, tails and values of the edges from rows start to stop."""
         tails = self.indices.read(start, stop)
         heads = np.repeat(np.arange(start, stop), tails.shape[1])
         if self.values is None:
             return heads, tails.ravel(), np.ones(len(heads))
         values = self.values.read(start, stop).astype(np.float64, copy=False)
-        # A row that is similar to none of its neighbors keeps the nearest one.
+        # A row that is similar to none of its neighbors keeps its nearest one.
         values[~values.any(axis=1), 0] = self.least
         return heads, tails.ravel(), values.ravel()
 
@@ -62,22 +62,23 @@ def affinity(
 ) -> AffinityMatrix:
     """Return the affinity matrix of a neighbor graph, stored by row blocks.
 
-    An edge exists if either end lists the other. Nothing of its size is in any one process.
+    An edge exists if either end lists the other. No process ever holds the whole matrix.
 
     Parameters
     ----------
     graph : KNNGraph
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
-        1; ``exp(-d^2 / sigma)`` with d the graph's distance; ``x'y``; the cosine of x and y.
+        Weight of an edge: 1; ``exp(-d^2 / sigma)`` with d the graph's distance; ``x'y``; the
+        cosine of x and y.
     sigma : float, "median" or None, default=None
         Width of the heat kernel, in units of squared distance; weights are at least 1e-6.
         "median": the squared median positive neighbor distance (of 10,000 rows spread over the
-        data). None: of every edge its own, ``max(s_i, s_j)^2`` with s_i the distance of row i to
-        the last of its neighbors [1]_, so that weights lie between ``exp(-1)`` and 1.
+        data). None: each edge has its own, ``max(s_i, s_j)^2`` with s_i the distance from row i to
+        its last neighbor [1]_, so that weights lie between ``exp(-1)`` and 1.
     blocks : RowBlocks or None, default=None
-        The data, for ``dot`` and ``cosine``.
+        The data; needed for ``dot`` and ``cosine``.
     scratch : Scratch or None, default=None
-        Where W is stored. None: beside the graph.
+        Where W is stored. None: in a subfolder of the graph's.
 
     Returns
     -------
@@ -92,11 +93,13 @@ def affinity(
     -----
     Dot products and cosines are computed from the rows, in float64: each block is read once, and
     again by the blocks that have edges into it. A row whose products with all its neighbors are
-    zero, such as a row of zeros, keeps its nearest neighbor with the least positive weight of the
+    zero, such as a row of zeros, keeps its nearest neighbor, with the least positive weight of the
     graph. Entries that vanish are dropped. Cost: the edges go through scratch once.
-    One width for all edges leaves rows alone that are farther from all others than most: they
-    hold the eigenvectors then. The paper's width is a product, ``s_i s_j``, which can be as small
-    as one likes beside ``d^2``; the larger of both cannot. Copies (s_i = 0) have weight 1.
+
+    A single width for all edges isolates rows that are farther from all others than most; they
+    then dominate the eigenvectors. The paper's width is a product, ``s_i s_j``, which can be
+    arbitrarily small compared with ``d^2``; the larger of both squares cannot. Duplicate rows
+    (s_i = 0) have weight 1.
 
     References
     ----------
@@ -141,7 +144,7 @@ def _products(
 
 
 def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:
-    """Raise InputError for weights that are unknown or do not belong together."""
+    """Raise InputError for an unknown weight, or a weight, sigma and metric that do not fit."""
     check_choice("weight", weight, WEIGHTS)
     is_number = sigma is not None and not isinstance(sigma, str)
     fits = 0 < float(sigma or 0) < np.inf if is_number else sigma in (None, "median")
@@ -174,7 +177,7 @@ def default_sigma(graph: KNNGraph) -> float:
 
 
 def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
-    """Say how many rows have weights that a given width would let vanish."""
+    """Warn of rows with weights that would vanish with the given width."""
     reach = np.sqrt(-np.log(LEAST_HEAT) * sigma)
     n_far = count_beyond(graph, float(reach))
     if n_far:
@@ -187,7 +190,7 @@ def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
 
 
 def count_beyond(graph: KNNGraph, reach: float) -> int:
-    """Return how many rows have a neighbor beyond the reach."""
+    """Return how many rows have a neighbor farther away than ``reach``."""
     return sum(run_tasks(_count_beyond, graph.row_bounds, graph.distances_ref, reach, label="far"))
 
 

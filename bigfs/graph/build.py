@@ -60,18 +60,19 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 
-# The eps of no choice: the first, unless that copies rows into more partitions than `_MOST_COPIES`.
+# Default eps: the first, or the second if the first copies a row into more partitions than
+# `_MOST_COPIES` on average.
 _DEFAULT_EPS = (0.15, 0.1)
 _MOST_COPIES = 1.4
 ATTEMPTS = 6
 MORE_EFFORT = 1.5
-# How far past a boundary rows may be copied, where a target decides.
+# Values of eps to choose from for a recall target: how far past a boundary rows are copied.
 EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
-# The search inside a partition misses some neighbors too: it gets this share of what may be lost.
+# The search inside a partition misses some neighbors too: it gets this share of the allowed loss.
 _LEFT_TO_SEARCH = 0.5
-# float32 has no digits to lose below 1.2e-38.
+# float32 loses digits (subnormal numbers) only below 1.2e-38.
 LEAST_DISTANCE = 1e-30
-# A warning with the remedy is given below this share of true neighbors.
+# A warning with a remedy is given if the share of true neighbors is below this.
 GOOD_RECALL = 0.9
 
 
@@ -92,41 +93,41 @@ def knn_graph(
 ) -> KNNGraph:
     """Return the k nearest neighbors of every row of data that need not fit memory.
 
-    Rows are divided into k-means cells, those near a boundary are copied across it, every cell
-    is searched on its own, and each row keeps the best of what its copies found.
+    Rows are divided into k-means cells and those near a boundary are copied across it. Every cell
+    is searched on its own, and each row keeps the nearest of the neighbors its copies found.
 
     Parameters
     ----------
     X : RowBlocks, array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
         Data of shape (n_samples, n_features).
     n_neighbors : int
-        Neighbors of each row, itself not counted, in [1, n_samples - 1].
+        Number of neighbors of each row, not counting itself, in [1, n_samples - 1].
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
     algorithm : {"auto", "exact", "pynndescent"}, default="auto"
-        How a partition is searched; ``auto`` is exact where that costs less than the seconds
-        that pynndescent compiles for.
+        Search within a partition; ``auto`` is exact if that costs less than the seconds that
+        pynndescent needs to compile.
     representation : str, default="raw"
-        What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
-        components (metric euclidean); distances and recall are then those of the components, of
-        sparse or wide data as nearly as few passes find them.
+        Values by which rows are compared: ``raw`` features, or ``pca:p``, the first p principal
+        components (metric euclidean). Distances and recall are then those of the components; for
+        sparse or wide data the components are approximate, found in a few passes.
     memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process; it decides the partitions.
+        Resident size promised for one worker process; it determines the partitions.
     n_partitions : int or None, default=None
-        Partitions to begin with. None: as few as ``memory_limit`` allows, of at most 2,097,152
-        rows where there are several.
+        Initial number of partitions. None: the fewest that ``memory_limit`` allows, of at most
+        2,097,152 rows each if there are several.
     eps : float or None, default=None
         A row is copied to partitions whose center is within ``1 + eps`` times the distance to
-        its nearest. None: 0.15, or 0.1 where that makes more than 1.4 copies of a row on
-        average, or what ``recall_target`` asks for.
+        its nearest center. None: the value that ``recall_target`` requires, or without a target
+        0.15, or 0.1 if 0.15 makes more than 1.4 copies of a row on average.
     recall_target : float or None, default=None
-        Raise ``eps`` and the search effort until the recall's lower bound reaches this.
+        Raise ``eps`` and the search effort until the lower bound of the recall reaches this.
     if_missed : {"error", "warn"}, default="error"
-        What to do about a target that cannot be met.
+        Action if the target cannot be met.
     random_state : int, default=0
-        Seed of everything random.
+        Seed of all randomness.
     scratch : Scratch or None, default=None
-        Where the graph is stored, and what is needed on the way. None: a temporary folder that
-        lives with the result.
+        Where the graph and intermediate results are stored. None: a temporary folder that is
+        deleted together with the result.
 
     Returns
     -------
@@ -135,16 +136,16 @@ def knn_graph(
     Raises
     ------
     InputError
-        If a parameter is out of range, ``recall_target`` is more than 1,000 checked rows can show,
-        or a row has no direction (cosine, correlation).
+        If a parameter is out of range, ``recall_target`` is higher than 1,000 checked rows can
+        show, or a row has no direction (cosine, correlation).
     MemoryLimitError
-        If the search does not fit ``memory_limit``, or a partition came out too large for a task.
+        If the search does not fit ``memory_limit``, or a partition turns out too large for a task.
     ConvergenceError
         If ``recall_target`` is not met.
 
     Notes
     -----
-    Deterministic for a fixed seed, shape and memory limit, whatever the workers.
+    The result is deterministic for a fixed seed, shape and memory limit, whatever the workers.
 
     Examples
     --------
@@ -188,9 +189,10 @@ def knn_graph(
 class _Build:
     """One construction of the graph of checked rows: inputs, and what the steps have measured.
 
-    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
-    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
-    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
+    Passes over X: only the shuffle's if one exact partition suffices; otherwise three, to sample
+    rows, to distribute them (which needs the centers) and to search exactly for the neighbors of
+    the sampled rows (which needs the sample). A target adds one pass for the pilot, and one for
+    each new ``eps``.
     """
 
     blocks: RowBlocks
@@ -224,7 +226,7 @@ class _Build:
             if cells.eps != eps:
                 cells, shelves = self._cells(samples, eps), []
             shelves = shelves or self._distribute(cells)
-            # A task of an earlier search that was given up may still write: not into new arrays.
+            # A task of an abandoned earlier search may still write: it must not hit new arrays.
             self.scratch.remove(*lists or ())
             lists = self._search(shelves, cells, effort, f"-{attempt + 1}" if attempt else "")
             if samples is None:
@@ -248,7 +250,7 @@ class _Build:
             warnings.warn(message, stacklevel=3)
         if samples is not None and true is not None:
             keep_checked(samples.read(0, "ids")[0], true, self.scratch)
-        assert lists is not None  # after an attempt
+        assert lists is not None  # set by the first attempt
         counts, scratch = self.counts, self.scratch
         algorithm = "exact" if counts.max() <= self.exact_rows else "pynndescent"
         details = {
@@ -268,7 +270,7 @@ class _Build:
         )
 
     def _check_target(self) -> None:
-        """Raise InputError for a target that the rows which are checked cannot show."""
+        """Raise InputError for a target higher than the checked rows can show."""
         target, n_checked = self.request.recall_target, min(SAMPLED_ROWS, self.blocks.n_samples)
         most = estimate_of(np.ones(n_checked), self.request.n_neighbors).low
         if target is not None and target > most and self.request.if_missed == "error":
@@ -279,7 +281,7 @@ class _Build:
             )
 
     def _sample(self) -> Runs:
-        """Collect the rows to check (target 0) and those the cells are found on (target 1)."""
+        """Collect the rows to check (target 0) and those that define the cells (target 1)."""
         n, state = self.blocks.n_samples, self.request.random_state
         chosen = [sample_rows(n, state)]
         if self.plan.n_partitions > 1:
@@ -296,7 +298,7 @@ class _Build:
     def _first_eps(
         self, samples: Runs | None, true: tuple[np.ndarray, np.ndarray] | None
     ) -> tuple[float, Cells]:
-        """Return eps as given, or the pilot's choice for the target, or the default."""
+        """Return eps as given, or the pilot's choice for the target, or the default; and cells."""
         eps = _DEFAULT_EPS[0] if self.request.eps is None else self.request.eps
         cells = self._cells(samples, eps)
         if self.request.eps is None and cells.copies > _MOST_COPIES:
@@ -305,8 +307,8 @@ class _Build:
         if target is None or true is None or self.plan.n_partitions == 1:
             return cells.eps, cells
         with timed(self.seconds, "pilot"):
-            # A neighbor can only be found where both rows are in one partition. For sampled rows
-            # and their true neighbors that is known for any eps from the centers alone: one pass.
+            # A neighbor can only be found if both rows are in one partition. For sampled rows and
+            # their true neighbors the centers alone show this for any eps: one pass.
             ids, where = np.unique(true[0], return_inverse=True)
             neighbors = gather_rows(self.blocks, [ids], self.request.metric, self.working)
             places = self.working.put("places", where.reshape(true[0].shape))
@@ -315,12 +317,12 @@ class _Build:
             self.shares = np.array(shares)
         if self.request.eps is not None:
             return cells.eps, cells
-        # The smallest eps that leaves the search enough room below the target.
+        # The smallest eps that leaves the search enough room for its own misses.
         enough = self.shares >= target + (1 - target) * _LEFT_TO_SEARCH
         return EPS_GRID[int(enough.argmax()) if enough.any() else -1], cells
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
-        """Find the partitions on the sample, in a task."""
+        """Find the partitions from the sample, in a task."""
         if samples is None or self.plan.n_partitions == 1:
             return Cells(None, (1,), (0,), eps, 1.0)
         shared = (self.request, self.plan, self.blocks.n_samples, samples, str(self.working.path))
@@ -329,10 +331,10 @@ class _Build:
         return cells
 
     def _distribute(self, cells: Cells) -> list[Runs]:
-        """Write every row to its partitions, and its own one to ``homes``: one pass over X.
+        """Write every row to its partitions, and its own partition to ``homes``: one pass over X.
 
-        The rows are prepared, in partition order, copies near a boundary included: the columns
-        ``rows`` and ``ids`` of a few shelves.
+        The prepared rows, including copies near a boundary, are written in partition order as the
+        columns ``rows`` and ``ids`` of a few shelves.
         """
         blocks, working, request = self.blocks, self.working, self.request
         self.predicted_scratch = scratch_bytes(
@@ -366,7 +368,7 @@ class _Build:
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search every partition on its own, several at a time, and merge the results by row.
 
-        With a recall target the rows stay in scratch, for another attempt.
+        With a recall target the rows stay in scratch for another attempt.
         """
         n, request, k = self.blocks.n_samples, self.request, self.request.n_neighbors
         self.exact_rows = exact_rows(
@@ -378,14 +380,14 @@ class _Build:
         with timed(self.seconds, "neighbors"):
             groups = group_tiny(self.counts, cells.partners(), k + 1)
             sizes = np.array([self.counts[list(group)].sum() for group in groups])
-            # A group is searched while the first of its shelves is still there.
+            # A group is searched while the first of its shelves still exists.
             shelf_of = np.array([group[0] // shelves[0].n_targets for group in groups])
             if sizes.max() > self.exact_rows:
                 compile_first()
             shared = shelves, request, (self.exact_rows, effort), (folder, rows, -(-n // rows))
             held = sum(runs.nbytes for runs in shelves)
             for shelf, runs in enumerate(shelves):
-                # The largest first, so that no worker is left with it at the end.
+                # The largest first, so that no worker is left with one at the end.
                 mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
                 items = [(i, groups[i]) for i in mine]
                 parts = run_tasks(search_task, items, *shared, label="neighbors", unit="partitions")
@@ -402,7 +404,7 @@ class _Build:
         return lists
 
     def _more(self, eps: float, effort: float, recall: RecallEstimate) -> tuple[float, float]:
-        """Return a larger eps if boundaries lose more neighbors than the search, else effort."""
+        """Return a larger eps if boundaries lose more neighbors than the search, or more effort."""
         if self.shares is not None:
             lost_at_boundaries = 1 - float(np.interp(eps, EPS_GRID, self.shares))
             larger = [step for step in EPS_GRID if step > eps]
@@ -413,15 +415,15 @@ class _Build:
 
 @contextmanager
 def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Add up how long a step takes."""
+    """Add the time spent in the block to ``seconds[step]``."""
     began = time.monotonic()
     yield
     seconds[step] = round(seconds.get(step, 0.0) + time.monotonic() - began, 3)
 
 
 def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
-    """Return, for every eps of the grid, the share of true neighbors within reach."""
-    assert cells.centers is not None  # with one partition there is nothing to choose
+    """Return the share of true neighbors within reach for every eps of the grid."""
+    assert cells.centers is not None  # one partition leaves nothing to choose
     centers, where = cells.centers.load(), places.load()
     [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")
     own = np.repeat(np.arange(len(rows)), where.shape[1])
@@ -434,7 +436,7 @@ def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: Array
 
 
 def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> Any:
-    """Return which cells each row goes to, as CSR of shape (n_rows, n_cells)."""
+    """Return the cells that each row goes to, as CSR of shape (n_rows, n_cells)."""
     from scipy.sparse import csr_array
 
     cells, source = assign_cells(rows, centers, eps)
@@ -443,7 +445,7 @@ def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> Any:
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:
-    """Return a warning, which is also logged, if the graph misses many neighbors; else none."""
+    """Return and log a warning if the graph misses many neighbors; else return an empty list."""
     recall = graph.recall_
     if recall.value >= GOOD_RECALL:
         return []

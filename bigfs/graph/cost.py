@@ -1,4 +1,4 @@
-"""The cost of a neighbor graph and its affinity matrix, step by step, before anything is read."""
+"""Cost of a neighbor graph and its affinity matrix, step by step, before anything is read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bigfs.graph.search import PLANNED_COPIES, scratch_bytes, shelf_width
 
 # Bytes of indices and distances of one stored block of the graph.
 GRAPH_BLOCK_BYTES = 8 * MIB
-# Measured: what a directed edge takes while a block's edges are united with their reverses.
+# Measured: bytes per directed edge while a block's edges are merged with their reverses.
 _UNION_BYTES = 160
-# Measured: steps of a loop for an edge, from lists to the matrix.
+# Measured: loop steps per edge, from lists to the matrix.
 _UNION_LOOPS = 200
-# Lists and their sorted copies while the neighbors of a block come home; and the sort's tiles.
+# Copies of the lists (some sorted) while a block's neighbors are merged, and the sort's tiles.
 _MERGE_COPIES = 4
 _MERGE_TILES = 64 * MIB
-# Measured: what an edge takes while it is weighed by its two rows, and the tiles of their rows.
+# Measured: bytes per edge while its weight is computed from its two rows, and tiles of these rows.
 _PRODUCT_BYTES = 56
 _PRODUCT_TILES = 40 * MIB
 # Pieces of a block in float64 and their distances to the sampled rows.
@@ -26,7 +26,7 @@ _RECALL_TILES = 64 * MIB
 
 
 def graph_block_rows(n_neighbors: int) -> int:
-    """Return the rows of one stored block of the graph."""
+    """Return the number of rows of one stored block of the graph."""
     return max(1, GRAPH_BLOCK_BYTES // (8 * n_neighbors))
 
 
@@ -35,7 +35,7 @@ def graph_cost(
 ) -> StageCost:
     """Return the cost of `bigfs.graph.knn_graph` and `bigfs.graph.affinity`.
 
-    ``remote`` says that the run directory is in a bucket.
+    ``remote`` is True if the run directory is in a bucket.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def graph_cost(
         beside = shape.read_bytes + _PRODUCT_BYTES * shape.rows * k + _PRODUCT_TILES
         steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
     steps += affinity_steps(n, k, settings.weight)
-    # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
+    # Neighbors and distances, the matrix with at most two entries per edge, a few numbers per row.
     stored = n * (8 * k + 24 * k + 28)
     scratch = scratch_bytes(shape, k, plan.n_partitions, PLANNED_COPIES)
     united = n * k * (16 + 24 + 8 * products) + stored
-    # Where partitions are not exact, pynndescent searches them, or may.
+    # Unless partitions are searched exactly, pynndescent may be used.
     return StageCost(tuple(steps), max(scratch, united), stored, compiles=not plan.exact)
 
 
@@ -107,7 +107,7 @@ def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> 
     home = graph_block_rows(n_neighbors)
     blocks = -(-n_samples // home)
     edges = min(n_samples, home) * n_neighbors
-    # Heat looks up the scales of both ends, which may be in any block.
+    # Heat weights need the scales of both ends, which may be in any block.
     needed, requests = (96, blocks + 5) if weight == "heat" else (64, 4)
     what = "the edges of a block of rows"
     weighed = Step(what, needed * edges, blocks, 0, requests * blocks)

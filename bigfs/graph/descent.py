@@ -1,10 +1,10 @@
-"""The search of a partition: exactly if it is small, or by pynndescent.
+"""Search within a partition: exact if it is small, else by pynndescent.
 
-`NNDescent` compiles for 25 to 45 s in every process. numba does not keep that code, because it
-calls the number of threads through a pointer and carries the address of its distance function.
-Here the same functions run with one thread, which is what bigfs asks for, and with a distance
-that numba knows by its type. The neighbors are the same bits, and a second process loads the
-code in a fraction of a second.
+`NNDescent` compiles for 25 to 45 s in every process. numba does not cache that code, because it
+calls the number of threads through a pointer and contains the address of its distance function.
+Here the same functions run with one thread, which is what bigfs requests, and with a distance
+that numba knows by its type. The neighbors are bit-identical, and a second process loads the code
+in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from bigfs.graph.local import nearest, search_exact
 
 logger = logging.getLogger("bigfs")
 
-# What another version of pynndescent, or a damaged file, ends in.
+# Errors raised with another version of pynndescent or a damaged cache file.
 _UNUSABLE = (AttributeError, ImportError, TypeError, EOFError, pickle.UnpicklingError)
-# Filled once this process met one of them.
+# The first such error in this process, if any.
 _unusable: list[Exception] = []
 
-# Up to here exact search costs less than pynndescent's first call ever, which compiles for 20 s.
+# Up to this many rows exact search costs less than pynndescent's first call, which compiles for
+# 20 s.
 EXACT_ROWS = 8192
-# pynndescent explores at least this many neighbors: fewer lose recall, not only results.
+# pynndescent explores at least this many neighbors: with fewer it would also lose recall.
 SEARCH_WIDTH = 16
-# It passes row numbers through float32.
+# pynndescent passes row numbers through float32.
 MAX_ROWS = 2**24
 _TILE_BYTES = 16 * 1024**2
 _TILE_ROWS = 65_536
-# Under numba's workqueue layer two threads inside parallel kernels abort the process.
+# With numba's workqueue layer, two threads inside parallel kernels abort the process.
 _numba_lock = threading.Lock()
 
 
@@ -54,7 +55,7 @@ def search_prepared(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbors (int32) and squared distances (float64) among prepared rows.
 
-    Up to ``exact_rows`` rows are searched exactly, and always what is too little for an index.
+    Up to ``exact_rows`` rows are searched exactly, as are always too few rows for an index.
     ``effort`` multiplies the number of neighbors that pynndescent explores.
     """
     if len(rows) <= max(exact_rows, 2 * SEARCH_WIDTH, 2 * (n_neighbors + 1)):
@@ -76,7 +77,7 @@ def search_prepared(
     for tile in slices(len(rows), _TILE_ROWS):
         far = squares(rows, tile.start, candidates[tile])
         indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
-    # Of rows with too few neighbors all are searched again.
+    # Rows with too few neighbors are searched again, exactly.
     short = np.flatnonzero(np.isinf(squared[:, -1]))
     if len(short):
         indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
@@ -84,7 +85,7 @@ def search_prepared(
 
 
 def _in_float32(rows: np.ndarray) -> np.ndarray:
-    """Return rows less their mean: far from the origin float32 has few digits."""
+    """Return rows minus their mean: float32 has few digits far from the origin."""
     out, center = np.empty(rows.shape, np.float32), rows.mean(axis=0)
     for part in slices(len(rows), max(1, _TILE_BYTES // (8 * rows.shape[1]))):
         out[part] = rows[part] - center
@@ -108,15 +109,15 @@ def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
 
 
 def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Return pynndescent's neighbors of every row, itself and -1 among them.
+    """Return pynndescent's neighbors of every row, which may include the row itself and -1.
 
-    Not safe to call from two threads at once: under numba's workqueue layer that ends the process.
+    Not thread-safe: with numba's workqueue layer, concurrent calls abort the process.
 
     Parameters
     ----------
     data : ndarray of shape (n_rows, n_features), float32
     width : int
-        Neighbors to return.
+        Number of neighbors to return.
     seed : int
 
     Returns
@@ -143,19 +144,19 @@ def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
 
 
 def is_compiled() -> bool:
-    """Say whether the search runs at once: its machine code is in this process, or on disk."""
+    """Return True if the search need not compile: its code is in this process or on disk."""
     if _unusable:
-        return True  # since the search that met it
+        return True  # the search that met the error has compiled pynndescent's own code
     try:
         descent = _kept_index().descent  # type: ignore[attr-defined]
-        # numba has no public name for the index of what it keeps.
+        # numba has no public name for the index of its cache.
         return bool(descent.signatures or descent._cache._cache_file._load_index())
     except Exception:
         return False
 
 
 def _index(rows: np.ndarray, **settings: Any) -> Any:
-    """Return pynndescent's index, by code of ours if its functions are those known here."""
+    """Return pynndescent's index, by our cached code if pynndescent's functions are as expected."""
     import numba
     from pynndescent import NNDescent
 
@@ -164,18 +165,18 @@ def _index(rows: np.ndarray, **settings: Any) -> Any:
             return _kept_index()(rows, **settings)
         except (*_UNUSABLE, numba.core.errors.NumbaError) as error:
             logger.debug("pynndescent's code on disk cannot be used: %r", error)
-            _unusable.append(error.with_traceback(None))  # whose frames hold the rows
+            _unusable.append(error.with_traceback(None))  # its frames would keep the rows alive
     return NNDescent(rows, **settings)
 
 
 @cache
 def _kept_index() -> Callable[..., Any]:
-    """Return `NNDescent` whose iterations are compiled once for all processes.
+    """Return an `NNDescent` class whose iterations are compiled once for all processes.
 
     Raises
     ------
     AttributeError, ImportError
-        If pynndescent has other functions than those known here.
+        If pynndescent's functions are not as expected.
     """
     import numba
     import pynndescent
@@ -189,7 +190,7 @@ def _kept_index() -> Callable[..., Any]:
         _with_globals(module.nn_descent.py_func, numba=one_thread, nn_descent_internal=iterate)
     )
     numba.extending.overload(_distance)(lambda x, y: lambda x, y: distances.squared_euclidean(x, y))
-    # numba finds kept code by the name and the file of a function: another version has another.
+    # numba finds cached code by the name and file of a function, so the name contains the version.
     run = _with_globals(_run, name=f"_run_{pynndescent.__version__}", search=search)
     descent = compiled(run)
 
@@ -210,7 +211,7 @@ def _kept_index() -> Callable[..., Any]:
 
 
 def _with_globals(function: Callable[..., Any], name: str | None = None, **values: Any) -> Any:
-    """Return a function that sees other values under some of its global names."""
+    """Return a copy of a function in which some global names have other values."""
     assert isinstance(function, FunctionType)
     copy = FunctionType(
         function.__code__, {**function.__globals__, **values}, argdefs=function.__defaults__
@@ -224,7 +225,7 @@ def _one_thread() -> int:
 
 
 def _distance(x: Any, y: Any) -> Any:
-    """Return the squared Euclidean distance of two rows; compiled code takes pynndescent's."""
+    """Return the squared Euclidean distance of two rows; compiled code uses pynndescent's."""
     return np.square(x - y).sum()
 
 
@@ -232,7 +233,7 @@ def _run(
     data: Any, n_neighbors: Any, rng_state: Any, max_candidates: Any, n_iters: Any, delta: Any,
     init_graph: Any, leaf_array: Any, kernel: Any,
 ) -> Any:  # fmt: skip
-    """Search; compiled by numba, where ``search`` is pynndescent's own ``nn_descent``."""
+    """Search; compiled by numba with pynndescent's own ``nn_descent`` as ``search``."""
     return search(  # type: ignore[name-defined]  # noqa: F821
         data, n_neighbors, rng_state, max_candidates, _distance, n_iters, delta, init_graph, True,
         leaf_array, True, False, kernel,

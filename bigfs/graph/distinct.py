@@ -1,4 +1,4 @@
-"""Neighbors among distinct rows, for data with so many copies that they only list each other."""
+"""Neighbors among distinct rows, for data whose many duplicates list only each other."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 logger = logging.getLogger("bigfs")
 
-# Copies matter where more than this share of the rows has only copies as neighbors.
+# Duplicates matter if more than this share of the rows has only duplicates as neighbors.
 COPIED_SHARE = 0.01
-# Over all rows: one to find the copies, one to store the others.
+# Over all rows: one to find the duplicates, one to store the distinct rows.
 _PASSES = 2
-# What one task takes to tell which rows are equal, for each row of the data.
+# Bytes per row of the data in the task that finds equal rows.
 _TASK_BYTES = 72
 
 
 def without_copies(
     graph: KNNGraph, blocks: RowBlocks, scratch: Scratch, **settings: Any
 ) -> KNNGraph:
-    """Return the graph, or that of the distinct rows where too many list nothing but copies.
+    """Return the graph, or that of the distinct rows if too many rows list only duplicates.
 
-    Every row then lists the neighbors that its values have among the distinct rows, each of them
-    by its first row: copies hang on the graph of the distinct rows, which they do not change.
+    In the latter, every row lists the neighbors that its values have among the distinct rows, each
+    represented by its first occurrence: duplicates do not change the graph of the distinct rows.
 
     Parameters
     ----------
     graph : KNNGraph
     blocks : RowBlocks
-        Its data.
+        The data of the graph.
     scratch : Scratch
         Where a new graph is stored.
     **settings
-        What `bigfs.graph.knn_graph` was asked for.
+        Arguments of the call of `bigfs.graph.knn_graph`.
     """
     n_copied, n = count_copied(graph), graph.n_samples
     if not n_copied:
@@ -88,18 +88,18 @@ def _noted(graph: KNNGraph, note: str) -> KNNGraph:
 
 
 def count_copied(graph: KNNGraph) -> int:
-    """Return how many rows have neighbors at distance zero only."""
+    """Return how many rows have all their neighbors at distance zero."""
     return graph.n_samples - count_beyond(graph, 0.0)
 
 
 def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
-    """Write two numbers of every row of a block, the same for equal rows only."""
+    """Write two hashes of every row of a block; in practice equal for equal rows only."""
     odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
     out = np.empty((len(X), 2), dtype=np.uint64)
     for part in row_tiles(*X.shape):
-        # Adding zero makes one zero of both, and in float64 equal values have equal bits.
+        # Adding zero turns -0.0 into 0.0, and in float64 equal values have equal bits.
         bits = (X[part].astype(np.float64) + 0.0).view(np.uint64)
-        # Low bits of short numbers are zero: the high ones are mixed into them first.
+        # The low bits of short numbers are zero: mix the high bits into them first.
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
         bits ^= bits >> np.uint64(29)
         for column, factors in enumerate(odd):
@@ -108,14 +108,14 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
 
 
 def _distinct_task(folder: str, hashes: ArrayRef, place: ArrayRef) -> ArrayRef:
-    """Store the first row of all that are equal, and where each row is among these."""
+    """Store the first of each set of equal rows, and the index of each row's first in that list."""
     values = hashes.load()
-    order = np.lexsort((values[:, 1], values[:, 0]))  # equal rows stay in order
+    order = np.lexsort((values[:, 1], values[:, 0]))  # stable: equal rows stay in order
     ordered = values[order]
     begins = np.ones(len(values), dtype=bool)
     begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
     del ordered
-    first = np.empty_like(order)  # for each row the first that equals it
+    first = np.empty_like(order)  # for each row the first row equal to it
     first[order] = order[begins][np.cumsum(begins) - 1]
     is_first = first == np.arange(len(values))
     place.write(0, (np.cumsum(is_first, dtype=np.int32) - 1)[first])
@@ -125,7 +125,7 @@ def _distinct_task(folder: str, hashes: ArrayRef, place: ArrayRef) -> ArrayRef:
 def _copy_rows(
     bounds: tuple[int, int], reader: BlockReader, rows: int, ids: ArrayRef, out: ArrayRef
 ) -> None:
-    """Write a chunk of rows, ascending, and read what it needs of X."""
+    """Write one chunk of distinct rows, ascending, reading only the needed parts of X."""
     wanted, parts = ids.read(*bounds), []
     for home in np.unique(wanted // rows):
         in_block = wanted[wanted // rows == home]
@@ -136,7 +136,7 @@ def _copy_rows(
 def _spread(
     distinct: KNNGraph, ids: ArrayRef, place: ArrayRef, graph: KNNGraph, scratch: Scratch
 ) -> KNNGraph:
-    """Store the graph of all rows from that of the distinct ones."""
+    """Store the graph of all rows, derived from that of the distinct ones."""
     n, rows = graph.n_samples, graph.indices_ref.chunk_rows
     shape = (n, distinct.n_neighbors)
     refs: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _spread(
 def _spread_task(
     bounds: tuple[int, int], pairs: list[tuple[ArrayRef, ArrayRef]], ids: ArrayRef, place: ArrayRef
 ) -> None:
-    """Write a block of rows of each array, the first of which has numbers of rows."""
+    """Write a block of rows of each array; the first array holds row numbers."""
     wanted = place.read(*bounds)
     for source, out in pairs:
         values = source.take(wanted)

@@ -1,9 +1,9 @@
 """Edge passes: sums and products over the edges of a graph, from the two rows that each connects.
 
-Of dense data a task holds a block and one other at a time. Of sparse data it holds some columns of
-all rows, since the pairs of rows may lie anywhere: entries go through scratch once, in order of
-groups of columns. The more rows there are, the more groups: reading all rows for each of them would
-be quadratic.
+For dense data a task holds a block and one other block at a time. For sparse data it holds some
+columns of all rows, since the pairs of rows may be anywhere: entries go through scratch once,
+sorted by groups of columns. The number of groups grows with the number of rows, so that reading all
+rows for each group would be quadratic.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.csr import stack
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
-# What a task reads of one file for its group, at least, where a task can sort as many entries.
+# Lower bound on the entries of its group that a task reads from one file, if sorting permits it.
 _SLICE_ENTRIES = 2**16
-# Entries that a task sorts, at most, beside those of one block.
+# Upper bound on the entries that a task sorts, unless one block has more.
 _SORTED_ENTRIES = 2**22
-# An entry while it is sorted: itself twice, its row, column and group, and its place in order.
+# Bytes of an entry while it is sorted: two copies of it, its row, column and group, and its rank.
 _SORT_BYTES = 56
 
-# Measured: steps of a loop for a value and a neighbor.
+# Measured: loop steps per value and neighbor.
 _EDGE_LOOPS = 6
 
 
 @dataclass
 class EdgeMoments:
-    """Per-feature sums over edges and degree-weighted moments of some rows."""
+    """Per-feature sums over edges and degree-weighted moments of a set of rows."""
 
     # Of shape (n_features,), float64: ``f'Lf``: the sum of ``w_ij (f_i - f_j)^2`` over edges, each
     # counted once.
@@ -54,9 +54,9 @@ class EdgeMoments:
 def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> EdgeMoments:
     """Return ``f'Lf`` and the degree-weighted spread of every feature.
 
-    Each block is one task, which also reads the rows its edges lead to, one other block at a
-    time; an edge is counted where its smaller end lives. Of sparse data each task holds some
-    columns of all rows instead: entries go through scratch once.
+    Each block is one task, which also reads the rows at the other ends of its edges, from one other
+    block at a time; an edge is counted in the block of its smaller end. For sparse data each task
+    holds some columns of all rows instead: entries go through scratch once.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     W : AffinityMatrix
         Over the same rows.
     n_groups : int, default=1
-        Groups of columns of sparse data.
+        Number of groups of columns of sparse data.
     """
     if not blocks.sparse:
         reader = blocks.start_pass()
@@ -76,7 +76,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     finally:
         entries.remove()
     sums = np.empty((3, blocks.n_features))
-    for group, part in enumerate(parts):  # each takes every n-th column
+    for group, part in enumerate(parts):  # each has every n_groups-th column
         sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
     if blocks.offset is not None:
         sums[1] += blocks.offset
@@ -98,15 +98,15 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
         return StageCost((order, sums), shape.n_entries * (8 + shape.itemsize))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + tile_bytes(shape.n_features)
-    # A fold holds three arrays of each block.
+    # A fold holds three arrays per part.
     needed += 3 * 8 * fold_parts(shape.n_blocks) * shape.n_features + 24 * MIB
-    # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
+    # The neighbors of a row lie in few blocks if rows are in order, in all blocks if not.
     what = "a block, one that its edges lead to"
     return StageCost((pass_over(shape, what, needed, seconds=seconds),))
 
 
 def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
-    """Return how many groups of columns `edge_moments` takes: as few as fit half of a task."""
+    """Return the number of column groups for `edge_moments`: the fewest that fit half a task."""
     if shape.n_entries is None:
         return 1
     room = task_budget(memory_limit) // 2
@@ -117,8 +117,8 @@ def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
 def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
     """Return the bytes of a task: a group of columns, the edges of some blocks, a tile.
 
-    Columns differ in their entries: a group of several may have a quarter more than its share,
-    and one column more.
+    Columns differ in their number of entries: a group of several columns may have a quarter more
+    than its share, plus one full column.
     """
     assert shape.n_entries is not None and shape.block_entries is not None
     share = int(1.25 * shape.n_entries / n_groups) + shape.n_samples
@@ -137,10 +137,10 @@ def _column_task(
     shape: tuple[int, int],
     bounds: tuple[tuple[int, int], ...],
 ) -> EdgeMoments:
-    """Sum over all edges, for a group of columns."""
+    """Sum over all edges, for one group of columns."""
     X = read_group(entries, group, shape[0], len(range(group, shape[1], n_groups)))
     total: EdgeMoments | None = None
-    # The more groups, the more blocks' edges are read at once, so that reads grow as rows do.
+    # With more groups, the edges of more blocks are read at once: reads grow only as rows do.
     for begin in range(0, len(bounds), n_groups):
         near = bounds[begin : begin + n_groups]
         origin, end = near[0][0], near[-1][1]
@@ -159,7 +159,7 @@ def _column_task(
 def _edges_once(
     W: AffinityMatrix, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return heads, tails and weights of the edges whose smaller end is in some rows."""
+    """Return heads, tails and weights of the edges whose smaller end is in rows start to stop."""
     indptr, tails, weights = W.read(start, stop)
     heads = np.repeat(np.arange(start, stop), np.diff(indptr))
     once = heads < tails
@@ -196,9 +196,9 @@ def _edge_task(
 def by_block(
     tails: np.ndarray, reader: BlockReader, X: np.ndarray, start: int, rows: int
 ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
-    """Yield the ends in each block, the first row that they need, and its rows from there on.
+    """Yield, for each block, the edges whose tails are in it, the first row needed, and its rows.
 
-    ``X`` is the block that begins at ``start``, which is not read again.
+    ``X`` is the block that starts at row ``start``; it is not read again.
     """
     home = tails // rows
     for other in np.unique(home):
@@ -242,7 +242,7 @@ def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:
 
 
 def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
-    """Return a group of columns of all rows as CSR, float64."""
+    """Return one group of columns of all rows as CSR, float64."""
     from scipy.sparse import csr_array
 
     rows, columns, values = entries.read(group, "row", "column", "value")
@@ -255,7 +255,7 @@ def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
 
 
 def _blocks_per_run(shape: Shape, n_groups: int) -> int:
-    """Return how many blocks a task sorts together, so that slices are not too short."""
+    """Return the number of blocks that a task sorts together, so that slices are long enough."""
     wanted = min(_SLICE_ENTRIES * n_groups, _SORTED_ENTRIES)
     return max(1, wanted // max(1, shape.block_entries or 0))
 
@@ -267,7 +267,7 @@ def _write_task(
     run, (start, stop) = item
     X = stack([reader.read(first, min(first + rows, stop)) for first in range(start, stop, rows)])
     row = np.repeat(np.arange(start, stop, dtype=np.int32), np.diff(X.indptr))
-    # Numbers of 16 bits are sorted by digits.
+    # numpy sorts 16-bit integers by radix sort.
     groups = (X.indices % n_groups).astype(np.uint16 if n_groups <= 2**16 else np.int32)
     values = {"row": row, "column": X.indices // n_groups, "value": X.data}
     return write_run(folder, run, groups, n_groups, values)
@@ -278,8 +278,8 @@ def edge_products(
 ) -> tuple[ArrayRef, float, int]:
     """Return the product of every row with each of its neighbors.
 
-    Each block is one task, which also reads the rows that its edges lead to, of one other block
-    at a time. The value of an edge is the same bits from both ends.
+    Each block is one task, which also reads the rows at the other ends of its edges, from one other
+    block at a time. The value of an edge has the same bits from both ends.
 
     Parameters
     ----------
@@ -293,11 +293,11 @@ def edge_products(
     Returns
     -------
     values : ArrayRef of shape (n_samples, n_neighbors), float64
-        Of each row with its neighbors.
+        Products of each row with its neighbors.
     least : float
-        The least positive one, 0 if there is none.
+        The smallest positive one, 0 if there is none.
     n_unlike : int
-        Rows whose products with all their neighbors are zero: rows of zeros, above all.
+        Number of rows whose products with all their neighbors are zero: mainly rows of zeros.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
     shared = (blocks.start_pass(), indices, blocks.rows, weight == "cosine", values)
@@ -314,7 +314,7 @@ def _product_task(
     cosine: bool,
     values: ArrayRef,
 ) -> tuple[float, int]:
-    """Write the products of one block's rows; return the least positive and the unlike rows."""
+    """Write the products of a block's rows; return the least positive one and the unlike rows."""
     start, stop = bounds
     X = reader.read(start, stop)
     neighbors = indices.read(start, stop)
@@ -335,13 +335,13 @@ def _pair_products(
     """Return ``x_i'z_j`` of every pair, or its cosine, in float64 and in tiles of pairs."""
     products = np.empty(len(i))
     for part in row_tiles(len(i), X.shape[1]):
-        # The order of a row's values decides the order of its sum.
+        # The memory order of a row's values determines the order of summation.
         x = X[i[part]].astype(np.float64, order="C")
         z = Z[j[part]].astype(np.float64, order="C")
         dots = np.einsum("ef,ef->e", x, z)
         if cosine:
             lengths = np.sqrt(np.einsum("ef,ef->e", x, x)) * np.sqrt(np.einsum("ef,ef->e", z, z))
-            # Rounding takes the cosine of parallel rows above 1.
+            # Rounding may make the cosine of parallel rows exceed 1.
             dots = np.clip(dots / np.where(lengths > 0, lengths, np.inf), -1.0, 1.0)
         products[part] = dots
     return products

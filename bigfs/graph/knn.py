@@ -15,12 +15,12 @@ from bigfs.graph.recall import RecallEstimate
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
-# What the record of a graph has beside its recall, its arrays and its details.
+# Fields in the record of a graph besides its recall, arrays and details.
 _ABOUT = ("metric", "algorithm", "n_neighbors", "n_partitions")
 
 
 def check_mode(mode: str) -> None:
-    """Raise InputError for a kind of matrix that a graph is not returned as."""
+    """Raise InputError if ``mode`` is not a supported kind of matrix."""
     if mode not in ("distance", "connectivity"):
         raise InputError(f"mode must be 'distance' or 'connectivity'. Got {mode!r}.")
 
@@ -32,18 +32,18 @@ class KNNGraph(Kept):
     Attributes
     ----------
     indices_ref : ArrayRef of shape (n_samples, n_neighbors), int32
-        No row lists itself, no neighbor twice.
+        Neighbors of each row: never the row itself, and no neighbor twice.
     distances_ref : ArrayRef of shape (n_samples, n_neighbors), float32
-        True distances, ascending; equal ones by ascending index.
+        True distances, ascending; ties by ascending index.
     partitions_ref : ArrayRef of shape (n_samples,), int32
-        The part of the data each row belongs to: most neighbors are in the same one.
+        Part of the data that each row belongs to: most of its neighbors are in the same part.
     metric : str
     algorithm : str
         "exact" or "pynndescent".
     n_partitions : int
-        How many parts were searched on their own.
+        Number of parts that were searched on their own.
     recall_ : RecallEstimate
-        The share of true neighbors found.
+        Share of the true neighbors that were found.
     scratch : Scratch
         Keeps the stored arrays alive.
     details : dict
@@ -62,22 +62,22 @@ class KNNGraph(Kept):
 
     @property
     def n_samples(self) -> int:
-        """Rows of the data."""
+        """Number of rows of the data."""
         return self.indices_ref.shape[0]
 
     @property
     def n_neighbors(self) -> int:
-        """Neighbors of each row."""
+        """Number of neighbors of each row."""
         return self.indices_ref.shape[1]
 
     @property
     def indices(self) -> Any:
-        """Neighbors of every row as a zarr array, read when asked."""
+        """Neighbors of every row as a zarr array, read lazily."""
         return self.indices_ref.open(self.scratch)
 
     @property
     def distances(self) -> Any:
-        """Distances to the neighbors as a zarr array, read when asked."""
+        """Distances to the neighbors as a zarr array, read lazily."""
         return self.distances_ref.open(self.scratch)
 
     @property
@@ -86,7 +86,7 @@ class KNNGraph(Kept):
         return block_bounds(self.n_samples, self.indices_ref.chunk_rows)
 
     def check_fits(self, memory_limit: int | str) -> None:
-        """Raise MemoryLimitError if the graph does not fit a process as CSR."""
+        """Raise MemoryLimitError if the graph as CSR does not fit a process."""
         n, k = self.indices_ref.shape
         check_fits("graph", n * k * 12 + 8 * n, parse_bytes(memory_limit), "the graph as CSR")
 
@@ -99,7 +99,7 @@ class KNNGraph(Kept):
         ----------
         mode : {"distance", "connectivity"}, default="distance"
         memory_limit : int or str, default="4 GiB"
-            Refuse if the matrix does not fit a process of this size.
+            Raise if the matrix does not fit a process of this size.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class KNNGraph(Kept):
         return csr_array((data.ravel(), self.indices_ref.load().ravel(), indptr), shape=(n, n))
 
     def describe(self) -> dict[str, Any]:
-        """Return the metadata that `open` needs beside the arrays, as JSON values."""
+        """Return the metadata that `open` needs in addition to the arrays, as JSON values."""
         about = {name: getattr(self, name) for name in _ABOUT}
         arrays = [ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)]
         return {**about, "recall": self.recall_.as_dict(), "arrays": arrays, **self.details}
@@ -133,7 +133,7 @@ class KNNGraph(Kept):
         names = [*(plain_name(name, path) for name in details.pop("arrays")), "partitions"]
         indices, distances, partitions = (ArrayRef.at(as_location(path) / name) for name in names)
         about = {name: details.pop(name) for name in _ABOUT}
-        del about["n_neighbors"]  # the arrays have it
+        del about["n_neighbors"]  # known from the arrays
         recall, scratch = RecallEstimate(**details.pop("recall")), Scratch(path)
         return cls(
             indices,

@@ -1,10 +1,10 @@
-"""Exact nearest neighbors inside arrays, and the order of neighbors.
+"""Exact nearest neighbors within arrays, and the order of neighbors.
 
-All metrics are squared Euclidean distances of prepared rows: cosine of unit rows, correlation of
-centered unit rows. Neighbors are in the order of their distances, and of their indices where
-distances are equal but for rounding, so that those found in different partitions merge without
-ambiguity. Rounded distances would not do as a key. Seen from a row far outside, all others are
-about equally far: which of them are rounded to the same number depends on the unit of the data.
+All metrics are computed from squared Euclidean distances of prepared rows: unit rows for cosine,
+centered unit rows for correlation. Neighbors are sorted by distance, and by index if distances are
+equal up to rounding, so that neighbors found in different partitions merge unambiguously. Rounded
+distances would not do as a sort key: seen from a far outlier all other rows are about equally far,
+and the unit of the data would determine which of them round to the same number.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from bigfs.blocks.kernels import slices
 from bigfs.core.errors import InputError, RowError, check_count
 from bigfs.core.text import FROM_0
 
-# Partitions by centroids serve these.
+# Metrics that partitions by centroids support.
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
 _LARGEST = 1e37
-# Squares beyond these would leave the range of float32.
+# Bounds on the largest squared distance within which it is safe to use float32.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
-# Of d columns, float32 products bound squared distances within 1e-6 d of their size, while those
-# of noise differ by 1 / sqrt(d). Of more columns than this the bound rules out too few.
+# With d columns, float32 products bound squared distances to within a relative 1e-6 d, while the
+# squared distances of noise vary by a relative 1 / sqrt(d). With more columns than this, the bounds
+# exclude too few rows.
 _NARROW_COLUMNS = 2048
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
-# Rows whose middle values are the center of products.
+# Number of rows whose median is the center for products.
 _CENTER_ROWS = 32
-# Pairs of rows whose differences are computed at a time.
+# Bytes of the pairs of rows whose differences are computed at a time.
 _PAIR_BYTES = 4 * 1024**2
-# Pairs that are ranked at a time, and entries of merged lists that are sorted: 60 MB.
+# Pairs ranked at a time, and entries of merged lists sorted at a time: 60 MB.
 _RANKED_PAIRS = 2**18
 _MERGED_ENTRIES = 2**20
-# Distances that differ by no more than this share are equal: it is the last bit of float32.
+# Distances that differ by a smaller relative amount are equal: it is the last bit of float32.
 _EQUAL = 2.0**-23
 
 
 def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
-    """Raise InputError unless every row has that many other rows."""
+    """Raise InputError unless every row has ``n_neighbors`` other rows."""
     if n_samples < 2:
         raise InputError(f"X has {n_samples} row(s): a neighbor graph needs at least 2.")
     check_count("n_neighbors", n_neighbors, n_samples - 1, f"since X has {n_samples} rows")
@@ -49,16 +50,16 @@ def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
 def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> np.ndarray:
     """Return rows whose squared Euclidean distances give the metric; X itself if euclidean.
 
-    ``ids`` (n_rows,) are the row numbers that messages name; None: 0, 1, 2...
+    ``ids`` (n_rows,) are the row numbers used in error messages; None: 0, 1, 2...
 
     Raises
     ------
     InputError
-        If a row is zero (cosine) or constant (correlation): it has no direction; or if values
-        are so large that distances leave the range of float32.
+        If a row is zero (cosine) or constant (correlation) and so has no direction, or if values
+        are so large that distances exceed the range of float32.
     """
     ids = np.arange(len(X)) if ids is None else ids
-    # Distances between such values of float64 leave the range of float32.
+    # Distances between such float64 values exceed the range of float32.
     if X.dtype != np.float32 and X.size and max(X.max(), -X.min()) > _LARGEST:
         row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
         raise RowError(
@@ -75,7 +76,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
             tile -= tile.mean(axis=1, keepdims=True)
         scale = np.abs(X[part]).max(axis=1).astype(np.float64)
         norms = np.linalg.norm(tile, axis=1)
-        # Rounding leaves a constant row with a residue of the mean.
+        # Rounding leaves a residue of the mean in a constant row.
         lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
         if lost.any():
             number = ids[part][lost.argmax()]
@@ -94,7 +95,7 @@ def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If a distance is above the range of float32.
+        If a distance exceeds the range of float32.
     """
     with np.errstate(over="ignore"):
         exact = np.sqrt(squared) if metric == "euclidean" else squared / 2
@@ -124,8 +125,8 @@ def search_exact(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors of prepared queries among prepared rows.
 
-    Matrix products give approximate distances, which rule out most of the rows. Those of the others
-    are computed from the differences, in float64.
+    Matrix products give approximate distances, which exclude most of the rows. The distances of the
+    remaining rows are computed from differences, in float64.
 
     Parameters
     ----------
@@ -133,19 +134,19 @@ def search_exact(
         See `prepare_rows`.
     n_neighbors : int
     own : ndarray of shape (n_queries,), int
-        Each query's own row, left out, or -1.
+        Row number of each query among ``rows``, which is excluded; -1 if it is not among them.
     reach : ndarray of shape (n_queries,), float64, or None, default=None
-        Squared distances beyond which nothing is wanted, all finite: products in single precision
-        are enough then. None, or one that is infinite: not known.
+        Squared distances beyond which no neighbors are needed. If all are finite, products in
+        single precision suffice. None, or any infinite value: not known.
     rounded : bool, default=True
-        Distances that differ by no more than the last bit of float32 are equal; else they differ.
+        If True, distances that differ by at most the last bit of float32 are ties.
 
     Returns
     -------
     indices : ndarray of shape (n_queries, n_neighbors), int32
-        -1 where fewer rows are left, or within reach.
+        -1 if there are fewer rows, or fewer within reach.
     squared : ndarray of shape (n_queries, n_neighbors), float64
-        Infinite there.
+        Infinite where ``indices`` is -1.
     """
     n, m = len(rows), len(queries)
     if reach is not None and not np.isfinite(reach).all():
@@ -154,10 +155,11 @@ def search_exact(
     is_narrow = is_narrow and _LEAST_SQUARE <= _largest_square(rows, queries) <= _LARGEST_SQUARE
     dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
     precision = np.finfo(dtype)
-    # Middle values of some rows: none far outside moves them, and rounding grows with the distance.
+    # The median of some rows: outliers do not move it, and rounding errors grow with the distance
+    # from it.
     some = rows[:: -(-n // _CENTER_ROWS)].astype(np.float64)
     center = np.partition(some, len(some) // 2, axis=0)[len(some) // 2]
-    # |a|^2 + |b|^2 - 2ab loses up to this share of both squares to rounding.
+    # |a|^2 + |b|^2 - 2ab loses up to this share of both squared norms to rounding.
     share = 8.0 * (rows.shape[1] + 4) * precision.eps
     spans = list(slices(n, max(1, _WIDE_BYTES // (8 * rows.shape[1]))))
     kept = _from_center(rows, center, dtype) if len(spans) == 1 else None
@@ -171,7 +173,7 @@ def search_exact(
         for span in spans:
             near, norms[span] = kept or _from_center(rows[span], center, dtype)
             np.matmul(part, near.T, out=least[:, span])
-        # What a squared distance is at least, up to the query's own square.
+        # Lower bound on the squared distance, without the query's own squared norm.
         least += (1 - share) * norms
         themselves = np.flatnonzero(own[tile] >= 0)
         least[themselves, own[tile][themselves]] = np.inf
@@ -189,7 +191,7 @@ def search_exact(
 
 
 def _largest_square(rows: np.ndarray, queries: np.ndarray) -> float:
-    """Return a bound on the squared distances."""
+    """Return an upper bound on the squared distances."""
     most = max(float(max(part.max(), -part.min())) for part in (rows, queries) if part.size)
     return 4.0 * rows.shape[1] * most**2
 
@@ -197,7 +199,7 @@ def _largest_square(rows: np.ndarray, queries: np.ndarray) -> float:
 def _from_center(
     rows: np.ndarray, center: np.ndarray, dtype: np.dtype[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows from a center in a type, and their squared norms."""
+    """Return rows relative to a center, in the given dtype, and their squared norms."""
     shifted = (rows - center).astype(dtype, copy=False)
     return shifted, np.einsum("ij,ij->i", shifted, shifted)
 
@@ -210,7 +212,7 @@ def _rank(
     squared: np.ndarray,
     power: int,
 ) -> None:
-    """Fill in each query's nearest of the rows that are ``near`` (n_queries, n_rows), bool."""
+    """Fill in the nearest rows of each query among those ``near`` it, bool (n_queries, n_rows)."""
     counts, k = near.sum(axis=1), indices.shape[1]
     widest = int(counts.max(initial=0))
     for tile in slices(len(queries), max(1, _RANKED_PAIRS // max(1, widest))):
@@ -221,7 +223,7 @@ def _rank(
         far = np.full(ids.shape, np.inf)
         ids[query, place] = row
         part = queries[tile]
-        # From the differences, in float64.
+        # Distances from differences, in float64.
         for pairs in slices(len(query), max(1, _PAIR_BYTES // (16 * rows.shape[1]))):
             gaps = part[query[pairs]].astype(np.float64) - rows[row[pairs]]
             far[query[pairs], place[pairs]] = np.einsum("ij,ij->i", gaps, gaps)
@@ -232,16 +234,16 @@ def _rank(
 def nearest(
     ids: np.ndarray, distances: np.ndarray, n_neighbors: int, power: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of each row by (distance, id), and their distances, ascending.
+    """Return the first ids of each row by (distance, id), and their distances, ascending.
 
     Parameters
     ----------
     ids : ndarray of shape (n_rows, width), int
     distances : ndarray of shape (n_rows, width), float32 or float64
-        Infinite where there is no row.
+        Infinite for missing entries.
     n_neighbors : int
     power : {0, 1, 2}, default=1
-        2: distances are squared; 0: those that differ by rounding are not equal.
+        2: distances are squared; 0: distances that differ by rounding are not ties.
     """
     order = np.argsort(distances, axis=1, kind="stable")
     ids = np.take_along_axis(ids, order, axis=1)
@@ -264,7 +266,7 @@ def merge_neighbors(
     Parameters
     ----------
     rows : ndarray of shape (n_lists,), int
-        Whose list it is; every row of the range has at least one.
+        Row that each list belongs to; every row of the range has at least one list.
     neighbors, distances : ndarray of shape (n_lists, n_neighbors)
     first_row, n_rows : int
 
@@ -294,7 +296,7 @@ def merge_neighbors(
         by_id = np.lexsort((far, ids), axis=1)
         ids = np.take_along_axis(ids, by_id, axis=1)
         far = np.take_along_axis(far, by_id, axis=1)
-        far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf  # each neighbor counts once
+        far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf  # duplicates count once
         indices[part], merged[part] = nearest(ids, far, k)
     return indices, merged
 
@@ -302,7 +304,7 @@ def merge_neighbors(
 def merge_exact(
     a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest neighbors of the same queries in two blocks."""
+    """Return the nearest neighbors of the same queries from those found in two blocks."""
     rows = np.tile(np.arange(len(a[0])), 2)
     neighbors, distances = map(np.concatenate, zip(a, b, strict=True))
     return merge_neighbors(rows, neighbors, distances, 0, len(a[0]))

@@ -1,7 +1,7 @@
 """Partitions: k-means cells of a sample, balanced so that each fits one task with its index.
 
-How many there are, and of what size, follows from shape, type and the written memory limit
-alone, never from the machine.
+Their number and size depend only on the shape, the dtype and the configured memory limit, never
+on the machine.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from bigfs.graph.local import ALGORITHMS, METRICS
 from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Measured with pynndescent 0.7: at most this per row and neighbor beyond the data, plus buffers.
+# Upper bound measured with pynndescent 0.7: bytes per row and neighbor beyond the data; buffers.
 _INDEX_BYTES = 40
 _BUFFER_BYTES = 24 * MIB
 _EXACT_TILES = 80 * MIB
 
-# Measured seconds of exact search, by pair of rows and by pair and feature; of compilation.
+# Measured seconds of exact search, per pair of rows and per pair and feature; of compilation.
 _EXACT_SECONDS = (5e-9, 6e-11)
 _COMPILE_SECONDS = 25.0
-# Measured seconds of pynndescent by row and neighbor, and by row, neighbor and feature.
+# Measured seconds of pynndescent per row and neighbor, and per row, neighbor and feature.
 _DESCENT_SECONDS = (1e-5, 1e-7)
-# Rows that are divided anyway are divided into searches of a minute or two, for many workers.
+# If rows have to be divided, a partition has at most this many, so that a search takes a minute or
+# two and many workers are busy.
 _TASK_ROWS = 2**21
 _SMALL_ROWS = 2048
 _MOST_EXACT_ROWS = 2**15
 
-# A row is copied into at most so many partitions beside its own.
+# Upper bound on the partitions that a row is copied into besides its own.
 MAX_COPIES = 3
-# Cells are uneven and rows near boundaries are copied: how much larger than the mean the
-# largest may get before it is divided, and how far the sample may be wrong about it.
+# Cells are uneven and rows near boundaries are copied: how much larger than the mean the largest
+# may become before it is divided, and how far the sample may underestimate it.
 _UNEVEN = 1.6
 _SAMPLE_ERROR = 1.25
 _SAMPLED_PER_CELL = 400
-# What one read is worth: less costs more in requests than in bytes.
+# Size of one read below which requests cost more than bytes.
 _SLICE_BYTES = 256 * KIB
 _REMOTE_SLICE_BYTES = 4 * MIB
 _ROUNDS = 12
@@ -88,20 +89,20 @@ class GraphRequest:
 class PartitionPlan:
     """The cost of the neighbor search, decided before anything is read."""
 
-    n_partitions: int  # how many cells to begin with; 1 needs no cells
-    capacity_rows: int  # the most rows, copies included, that one task may hold
+    n_partitions: int  # initial number of cells; 1 needs no cells
+    capacity_rows: int  # upper bound on the rows, copies included, that one task may hold
     exact: bool  # every partition is searched exactly
-    sampled_rows: int  # rows the cells are found on
+    sampled_rows: int  # rows that the cells are found from
     run_blocks: int  # blocks of X that one task of the shuffle sorts at a time
-    shuffle_bytes: int  # what a task of the shuffle needs beyond a worker's baseline
+    shuffle_bytes: int  # memory of a shuffle task beyond a worker's baseline
 
     def search_bytes(self, rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
-        """Return the bytes that a partition of so many rows needs beyond a worker's baseline."""
+        """Return the bytes that a partition of ``rows`` rows needs beyond a worker's baseline."""
         cost = exact_bytes if self.exact else index_bytes
         return cost(rows, n_features, itemsize, n_neighbors)
 
     def search_seconds(self, n_samples: int, n_features: int, n_neighbors: int) -> float:
-        """Return the processor time of all searches: an estimate."""
+        """Return an estimate of the processor time of all searches."""
         each, by_feature = _DESCENT_SECONDS
         descent = n_samples * n_neighbors * (each + by_feature * n_features)
         largest = min(n_samples, self.capacity_rows)
@@ -110,10 +111,10 @@ class PartitionPlan:
 
 
 def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int) -> int:
-    """Return up to how many rows a partition is searched exactly.
+    """Return the largest number of rows for which a partition is searched exactly.
 
-    All are, if that costs less than pynndescent's first call, which compiles; if it has to
-    compile anyway, only the small.
+    All partitions are searched exactly if that costs less than pynndescent's first call, which
+    compiles; if it has to compile anyway, only small partitions are.
     """
     if plan.exact:
         return int(counts.max())
@@ -123,14 +124,14 @@ def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_featur
 
 
 def _cheaper_exactly(counts: np.ndarray, n_features: int) -> bool:
-    """Say whether exact search of partitions of so many rows costs less than compiling."""
+    """Return True if exact search of partitions of these sizes costs less than compiling."""
     squares = float((counts.astype(np.float64) ** 2).sum())
     seconds = squares * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
     return counts.max() <= _MOST_EXACT_ROWS and seconds <= _COMPILE_SECONDS
 
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
-    """Return the bytes of a partition with its index, where pynndescent has run before."""
+    """Return the bytes of a partition with its index, if pynndescent has run before."""
     width = max(SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
     per_row = n_features * itemsize + copy + _INDEX_BYTES * width
@@ -151,14 +152,14 @@ def plan_partitions(
     n_partitions: int | None = None,
     remote: bool = False,
 ) -> PartitionPlan:
-    """Return the plan for a shape, a type and a limit.
+    """Return the plan for a shape, a dtype and a memory limit.
 
-    ``remote`` says that scratch is in a bucket, where the shuffle reads larger slices.
+    ``remote`` is True if scratch is in a bucket; the shuffle then reads larger slices.
 
     Raises
     ------
     MemoryLimitError
-        If not even small partitions fit, or those asked for do not.
+        If not even small partitions fit, or the requested number of partitions does not.
     InputError
         If ``n_partitions`` is out of range.
     """
@@ -169,7 +170,7 @@ def plan_partitions(
     room = budget if exact else task_budget(memory_limit, compiled=True)
     capacity = _rows_within(cost, (d, itemsize, n_neighbors), room)
     if not exact and capacity < EXACT_ROWS:
-        # So tight or so wide that an index is not worth its memory.
+        # The limit is so tight or the rows so wide that an index is not worth its memory.
         exact, cost = True, exact_bytes
         capacity = min(EXACT_ROWS, _rows_within(cost, (d, itemsize, n_neighbors), budget))
     capacity = min(capacity, MAX_ROWS - 1)
@@ -202,13 +203,13 @@ def plan_partitions(
 def _rows_within(
     cost: Callable[[int, int, int, int], int], row: tuple[int, int, int], budget: int
 ) -> int:
-    """Return the most rows whose cost, linear in the rows, stays within a budget."""
+    """Return the most rows whose cost, linear in the number of rows, stays within a budget."""
     fixed = cost(0, *row)
     return max(0, (budget - fixed) // (cost(1, *row) - fixed))
 
 
 def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_limit: int) -> int:
-    """Return a number of partitions that was asked for, if it can be had."""
+    """Return the requested number of partitions, or raise if it is not possible."""
     reason = f"so that each has enough of the {n} rows"
     check_count("n_partitions", n_partitions, max(1, n // smallest), reason)
     if n_partitions < fewest:
@@ -224,15 +225,15 @@ def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_l
 class Cells:
     """Assignment of rows to partitions; pickles to a few hundred bytes."""
 
-    # Of shape (n_cells + 1, n_features) or None: row 0 is the origin the others are measured from.
-    # None: everything is one partition.
+    # Of shape (n_cells + 1, n_features): row 0 is the origin that the others are relative to.
+    # None if all rows are one partition.
     centers: ArrayRef | None
-    # Into how many partitions each cell is divided, by row number: more than one only where rows
-    # are too many and too alike to be told apart.
+    # Number of partitions into which each cell is divided, by row number: more than one only if it
+    # has too many rows that are too similar to be separated.
     parts: tuple[int, ...]
     nearest: tuple[int, ...]  # the nearest other cell of each cell
     eps: float  # a row goes to every cell within ``1 + eps`` times the distance to its nearest
-    copies: float  # to how many cells a row of the sample went, on average
+    copies: float  # average number of cells that a row of the sample went to
 
     @property
     def n_partitions(self) -> int:
@@ -240,7 +241,7 @@ class Cells:
         return sum(self.parts)
 
     def partners(self) -> np.ndarray:
-        """Return the partition that each partition would join if it had too few rows."""
+        """Return, for each partition, the one that it joins if it has too few rows."""
         first = np.concatenate([[0], np.cumsum(self.parts)])
         joined = [
             first[cell] + (part + 1) % count if count > 1 else first[self.nearest[cell]]
@@ -250,7 +251,7 @@ class Cells:
         return np.array(joined, dtype=np.int64)
 
     def assign(self, rows: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return partitions, and the row (counted from 0) that goes to each."""
+        """Return partitions, and for each of them the row (counted from 0) that goes to it."""
         if self.centers is None:
             return np.zeros(len(rows), dtype=np.int64), np.arange(len(rows))
         cells, source = assign_cells(rows, self.centers.load(), self.eps)
@@ -262,7 +263,7 @@ class Cells:
 def assign_cells(
     rows: np.ndarray, centers: np.ndarray, eps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return cells and the rows that go to them: the nearest, and those nearly as near.
+    """Return cells and the rows that go to them: the nearest cell and those nearly as near.
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def assign_cells(
     Returns
     -------
     cells, source : ndarray
-        Each row's own cell comes in the first ``n_rows`` places, copies after them.
+        The first ``n_rows`` entries are each row's own cell; copies follow.
     """
     origin, offsets = centers[0], centers[1:]
     norms = np.einsum("ij,ij->i", offsets, offsets)
@@ -312,7 +313,7 @@ def find_cells(
     samples: Runs,
     folder: str,
 ) -> Cells:
-    """Find balanced cells on sampled rows: k-means, then divide the large, drop the tiny.
+    """Find balanced cells of sampled rows: k-means, then divide large cells and drop tiny ones.
 
     Runs as a task; the centers stay in storage. The rows are target 1 of ``samples``.
     """
@@ -323,8 +324,8 @@ def find_cells(
     no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
     centers = cluster_rows(rows, plan.n_partitions, generator)
     parts = np.ones(len(centers), dtype=np.int64)
-    # Partitions are to hold neither too few rows nor too many; a row of the sample stands for
-    # ``scale`` of them.
+    # Partitions should have neither too few rows nor too many; each row of the sample represents
+    # ``scale`` rows.
     smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
     largest, scale = plan.capacity_rows / _SAMPLE_ERROR, n_samples / len(rows)
     for turn in range(_ROUNDS):
@@ -342,7 +343,7 @@ def find_cells(
         divided = []
         for cell in large:
             halves = cluster_rows(rows[home == cell], 2, generator)
-            # What several rounds cannot divide is a heap that float32 cannot tell apart.
+            # A cell that several rounds cannot divide holds rows that float32 cannot distinguish.
             if len(halves) < 2 or turn >= _ROUNDS // 2:
                 parts[cell] = int(np.ceil(sizes[cell] / largest))
                 continue
@@ -361,19 +362,20 @@ def find_cells(
 
 
 def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[tuple[int, ...]]:
-    """Return groups of partitions to be searched together, so that none has too few rows.
+    """Return groups of partitions to search together, so that no group has too few rows.
 
     Parameters
     ----------
     counts : ndarray of shape (n_partitions,), int
     partners : ndarray of shape (n_partitions,), int
-        Whom a partition joins.
+        The partition that each partition joins if needed.
     smallest : int
+        Fewest rows of a group.
     """
     group = np.arange(len(counts))
     for partition in np.argsort(counts, kind="stable"):
         if counts[partition] >= smallest:
-            break  # as have all that follow
+            break  # all that follow are large enough too
         mine = group == group[partition]
         if counts[mine].sum() < smallest:
             outside = group[~mine]

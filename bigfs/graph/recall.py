@@ -1,6 +1,6 @@
-"""Recall of a graph: its neighbors against exact ones, for a sample of rows.
+"""Recall of a graph: its neighbors compared with exact ones, for a sample of rows.
 
-The true neighbors of these rows are kept: where the graph is updated, they are updated too.
+The true neighbors of these rows are kept: when the graph is updated, they are updated too.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 SAMPLED_ROWS = 1000
-# Rows searched at a time: 16 MB in float64.
+# Size of the rows searched at a time, in float64: 16 MB.
 _PIECE_BYTES = 16 * 1024**2
 _FIRST_ROWS = 4096
 _NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
-# Arrays that a graph which was updated keeps for the next update.
+# Arrays that an updated graph keeps for the next update.
 KEPT = ("checked", "checked_indices", "checked_distances")
-# What a full run keeps in place of the first: row numbers. Its graph's details say so by this name.
+# The array of row numbers that a full run stores instead of the first of these; the same key in the
+# details of a graph is True if they are stored.
 ROWS_OF_FULL_RUN = "checked_rows"
 
 
 @dataclass(frozen=True)
 class RecallEstimate:
-    """The share of true neighbors that a graph holds.
+    """Estimate of the share of true neighbors that a graph contains.
 
     Attributes
     ----------
     value : float
         Mean over the sampled rows; a neighbor as near as the k-th true one counts as true.
     low, high : float
-        95 % interval.
+        Bounds of the 95 % interval.
     n_rows : int
-        Rows sampled.
+        Number of sampled rows.
     exact : bool
-        The search was exact, so nothing had to be estimated.
+        True if the search was exact, so that nothing had to be estimated.
     """
 
     value: float
@@ -56,7 +57,7 @@ class RecallEstimate:
         return cls(1.0, 1.0, 1.0, n_rows, exact=True)
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return a readable description."""
         if self.exact:
             return "recall 1 (exact search)"
         return (
@@ -72,7 +73,7 @@ class RecallEstimate:
 def sample_rows(
     n_samples: int, random_state: int, count: int = SAMPLED_ROWS, purpose: str = "recall"
 ) -> np.ndarray:
-    """Return the sorted numbers of some rows, or of all: those to check, or for another purpose."""
+    """Return the sorted numbers of ``count`` random rows, or of all; by default those to check."""
     generator, count = rng(random_state, purpose), min(count, n_samples)
     return np.sort(generator.choice(n_samples, count, replace=False, shuffle=False))
 
@@ -90,11 +91,11 @@ def true_neighbors(
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     samples : Runs
-        Target 0: the prepared rows to check, by ascending row number.
+        Target 0: the prepared rows to check, sorted by row number.
     n_neighbors : int
     metric : str
     listed : ArrayRef of shape (n_rows, n_neighbors), float32, or None, default=None
-        Distances to the neighbors that a graph lists: no true one is farther than the last.
+        Distances to the neighbors listed by a graph: upper bounds on the true ones.
 
     Returns
     -------
@@ -107,7 +108,7 @@ def true_neighbors(
 
 
 def scattered_rows(ids: np.ndarray | range, values: ArrayRef) -> np.ndarray:
-    """Return stored rows of some numbers, which a worker reads block by block."""
+    """Return the stored rows with the given numbers; a worker reads them block by block."""
     [rows] = run_tasks(ArrayRef.take, [values], ids, label="rows")
     return np.asarray(rows)
 
@@ -169,11 +170,11 @@ def search_pieces(
         Prepared, see `bigfs.graph.local.prepare_rows`; at least one row.
     first_row : int
     own : ndarray of shape (n_queries,), int64
-        The row that each query is, left out, or -1.
+        Row number of each query, which is excluded, or -1.
     k : int
     metric : str
     bounds : ndarray of shape (n_queries,), float32, or None, default=None
-        Distances beyond which nothing is wanted.
+        Distances beyond which no neighbors are needed.
 
     Returns
     -------
@@ -185,7 +186,7 @@ def search_pieces(
     best = None
     begin = 0
     while begin < len(rows):
-        # Without bounds the first rows give them: of the others, most are seen to be farther.
+        # Without bounds a small first piece provides them, which excludes most of the other rows.
         piece = rows[begin : begin + (min(step, _FIRST_ROWS) if bounds is None else step)]
         place = own - first_row - begin
         place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
@@ -203,7 +204,7 @@ def search_pieces(
 
 def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
     """Return the recall of found distances against true ones, both (n_rows, k), float32."""
-    # Two ways of summing the same distance may differ in its last bit.
+    # Two ways to sum the same distance may differ in its last bit.
     reach = true[:, -1:] * np.float32(1 + 1e-6)
     return estimate_of((distances <= reach).mean(axis=1), true.shape[1])
 
@@ -211,8 +212,9 @@ def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
 def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
     """Return the recall from the share of k true neighbors that each row has.
 
-    The interval is Wilson's, with as many trials as the rows' variance says they are worth. Its low
-    end is at most that of rows which miss nothing: neighbors are missed together, by rows.
+    The interval is Wilson's, with the effective number of trials that follows from the variance
+    over the rows. Its lower bound is at most that of ``n_rows`` trials without a miss: neighbors
+    tend to be missed together, by rows.
     """
     value, variance, n_rows = float(per_row.mean()), float(per_row.var()), len(per_row)
     trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
@@ -231,7 +233,7 @@ def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch:
 
 
 def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
-    """Return row numbers, and addresses of true neighbors and distances; nothing if not kept."""
+    """Return row numbers and references to true neighbors and distances; empty if not kept."""
     if not details.get(ROWS_OF_FULL_RUN):
         return ()
     rows, *true = (ArrayRef.at(scratch.path / name) for name in (ROWS_OF_FULL_RUN, *KEPT[1:]))

@@ -1,12 +1,12 @@
-"""The representation that rows are compared by: all features, components, or a stored array.
+"""Representation by which rows are compared: all features, components, or a stored array.
 
-The components are those of the Gram matrix, from one pass, where it is small: regressions and
-curves need it as well. Else passes ``X'(XQ)`` from a random start find them. A last pass writes the
-projected rows.
+If the Gram matrix is small, the components are computed from it in one pass; regressions and
+curves need it as well. Otherwise passes ``X'(XQ)`` from a random start find them. A last pass
+writes the projected rows.
 
-Wide dense rows are compared by components where a sample says that these keep their neighbors. How
-many of the neighbors in all features a graph of components has is measured for some rows, whose
-true neighbors the last pass finds.
+Wide dense rows are compared by components if a sample shows that these preserve their neighbors.
+The share of the neighbors in all features that a graph of components contains is measured for some
+rows; the last pass finds their true neighbors.
 """
 
 from __future__ import annotations
@@ -54,28 +54,31 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 from bigfs.store.several import sources_of
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 
+# Directions iterated beyond the requested components (oversampling).
 _SPARE = 10
-# Passes that find components without a Gram matrix; they end once these explain hardly more.
+# Upper bound on the passes that find components without a Gram matrix; they end once the explained
+# variance grows by less than this share.
 MOST_PASSES, _LEAST_GROWTH = 8, 5e-4
 PRINCIPAL = "principal"
-# Dense rows of more features, and so many of them, are compared by components: the fewest of these
-# numbers that keep this share of each row's nearest ones in a sample.
+# Dense data with more features and at least that many rows are compared by components: by the
+# smallest of `_NUMBERS` that keeps this share of each row's nearest neighbors in a sample.
 WIDE, MANY_ROWS = 256, 50_000
-# Smaller workers have no room for what follows beside a loaded pynndescent.
+# Workers with less memory have no room for the following computations next to a loaded pynndescent.
 _LEAST_LIMIT = 3 * 2**29
 _NUMBERS, _LEAST_KEPT = (50, 100, 200), 0.85
-# Rows of the sample, values in it at most, and stretches of the data that they come from. The
-# components are fitted to four fifths of the rows; the neighbors of the others are looked at.
+# Rows of the sample, upper bound on its values, and number of stretches of the data that it is
+# taken from. The components are fitted to four fifths of its rows and tested on the neighbors of
+# the others.
 _SAMPLED_ROWS, _SAMPLED_VALUES, _STRETCHES = 2000, 2**24, 8
-# Rows whose true neighbors in all features are found, and how many of each.
+# Number of rows whose true neighbors in all features are found, and of neighbors for each.
 _CHECKED_ROWS, _CHECKED_NEIGHBORS = 100, 10
 _CHECKED, _TRUE = "checked", "checked_indices"
 _SEARCH_BYTES = 48 * MIB
-# A column of which less is left beside others may be rounding.
+# If a smaller share of a column remains after projecting out the others, it may be rounding error.
 _LEAST_LEFT = 1e-5
-# Rows for a feature from which on the Gram matrix is less work than passes.
+# From this many rows per feature on, the Gram matrix is less work than passes.
 _ROWS_OF_GRAM = 16
-# A larger Gram matrix is not kept for what comes later.
+# A larger Gram matrix is not stored for later stages.
 LARGEST_GRAM_BYTES = 64 * MIB
 _HASHED_ROWS = 10_000
 
@@ -86,7 +89,7 @@ def check_representation(representation: str, metric: str) -> int | None:
     Raises
     ------
     InputError
-        If it is none of these, or the metric of principal components is not euclidean.
+        If it is neither, or the metric of principal components is not euclidean.
     """
     if representation == "raw":
         return None
@@ -107,17 +110,19 @@ def check_representation(representation: str, metric: str) -> int | None:
 def components_enough(
     source: Source, preprocess: str, n_neighbors: int, memory_limit: int
 ) -> int | None:
-    """Return how many components keep the neighbors of wide rows; None if rows stay as they are.
+    """Return the number of components that keep the neighbors of wide rows, or None to use rows.
 
     Parameters
     ----------
     source : Source
-        Dense, with more than `WIDE` features and `MANY_ROWS` rows; else None is returned. Some of
-        its rows are read: stretches of all, or the first ones where no others are in reach.
+        Dense, with more than `WIDE` features and at least `MANY_ROWS` rows; otherwise None is
+        returned. Some of its rows are read: stretches spread over all rows, or the first rows if
+        the source has no random access.
     preprocess : str
     n_neighbors : int
     memory_limit : int
-        Of a worker. Small ones search small parts of raw rows, without pynndescent.
+        Limit of a worker. With little memory, small parts of the raw rows are searched, without
+        pynndescent.
     """
     if memory_limit < _LEAST_LIMIT or source.sparse or source.read_once:
         return None
@@ -126,7 +131,7 @@ def components_enough(
     try:
         rows = RowBlocks.from_any(_sample(source), transform=preprocess)
         X = rows.start_pass().read(0, rows.n_samples).astype(np.float32)
-    except InputError:  # what is wrong with values is said where all are read
+    except InputError:  # invalid values are reported when all rows are read
         return None
     if len(X) < 5 * n_neighbors:
         return None
@@ -147,7 +152,7 @@ def components_enough(
 def _leading_components(
     sample: np.ndarray, n_components: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the leading right singular vectors of centered rows, float32, by a random start."""
+    """Return the leading right singular vectors of centered rows, float32, from a random start."""
     sample = sample.astype(np.float32)
     start = generator.normal(size=(len(sample), n_components + 10)).astype(np.float32)
     Q, _ = np.linalg.qr(sample.T @ start)
@@ -159,7 +164,7 @@ def _leading_components(
 
 
 def _sample(source: Source) -> np.ndarray:
-    """Return rows of some stretches of the data, or the first ones; those with NaN left out."""
+    """Return sampled rows without NaN or inf, from stretches of the data or from its start."""
     n = min(_SAMPLED_ROWS, _SAMPLED_VALUES // source.n_features)
     parts: list[np.ndarray] = []
     if isinstance(source, RandomAccessSource):
@@ -184,7 +189,7 @@ def principal_rows(
     check: bool = False,
     gram: bool = False,
 ) -> tuple[RowBlocks, float, Gram | None]:
-    """Project rows to their first principal components: passes that find them, one that writes.
+    """Project rows on their first principal components: passes that find them, one that writes.
 
     Parameters
     ----------
@@ -193,30 +198,32 @@ def principal_rows(
         At most ``min(n_samples, n_features)``.
     random_state : int
     scratch : Scratch
-        Gets the projected rows, float32.
+        Receives the projected rows, float32.
     check : bool, default=False
-        Whether it gets true neighbors of some rows of dense data as well, for `recall_of_all`.
+        If True, it also receives the true neighbors of some rows of dense data, for
+        `recall_of_all`.
     gram : bool, default=False
-        Whether components are those of the Gram matrix, from one pass.
+        If True, the components are computed from the Gram matrix, in one pass.
 
     Returns
     -------
     projected : RowBlocks of shape (n_samples, n_components)
     explained : float
-        Share of the variance that the components hold.
+        Share of the variance that the components explain.
     products : Gram or None
-        The Gram matrix, where it was formed.
+        The Gram matrix, if it was formed.
 
     Raises
     ------
     InputError
-        If there are not so many components.
+        If there are fewer than ``n_components`` components.
 
     Notes
     -----
-    Without a Gram matrix by LOBPCG (Knyazev, SIAM Journal on Scientific Computing 23(2), 2001,
-    doi:10.1137/S1064827500366124), at most `MOST_PASSES` steps: the last one is that by which the
-    explained variance grows by less than 5e-4 of it.
+    Without a Gram matrix the components are found by LOBPCG (Knyazev, SIAM Journal on Scientific
+    Computing 23(2), 2001, doi:10.1137/S1064827500366124), with at most `MOST_PASSES` iterations.
+    It stops after the first iteration that increases the explained variance by less than a
+    relative 5e-4.
     """
     most = min(blocks.n_samples, blocks.n_features)
     if n_components > most:
@@ -267,16 +274,16 @@ def _subspace(
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return components, their squared singular values, and the rows to check.
 
-    Each pass multiplies the residuals of the directions by the covariance. It ends with the pass by
-    which the components explain hardly more.
+    Each pass multiplies the residuals of the directions by the covariance. The iteration ends
+    after the first pass that hardly increases the variance explained by the components.
     """
     d, width = blocks.n_features, min(blocks.n_features, n_components + _SPARE)
     block = rng(random_state, "pca").normal(size=(d, width))
-    basis, image = np.zeros((d, 0)), np.zeros((d, 0))  # and the covariance times it
+    basis, image = np.zeros((d, 0)), np.zeros((d, 0))  # image is the covariance times the basis
     explained, queries = 0.0, []
     for number in range(MOST_PASSES):
         block = _beside(basis, block)
-        if not block.shape[1]:  # few features: all directions are there
+        if not block.shape[1]:  # few features: the basis already spans all directions
             break
         stored = working.put(working.unique("Q"), block)
         rows = checked if number == 0 else checked[:0]
@@ -292,7 +299,7 @@ def _subspace(
         before, explained = explained, float(values[:n_components].sum())
         if explained - before <= _LEAST_GROWTH * explained:
             break
-        # The leading directions, and those of the former ones that are at right angles to them.
+        # The leading directions, and the part of the former ones that is orthogonal to them.
         former = np.eye(len(vectors), width)
         turn = np.hstack([vectors, _beside(vectors, former)])
         basis, image, vectors = basis @ turn, image @ turn, np.eye(turn.shape[1], width)
@@ -302,7 +309,10 @@ def _subspace(
 
 
 def _beside(basis: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """Return an orthonormal basis of what columns add to those of another; no rounding errors."""
+    """Return an orthonormal basis of what the columns of ``block`` add to ``basis``.
+
+    Columns of which only rounding errors remain are dropped.
+    """
     sizes = np.linalg.norm(block, axis=0)
     block, factor = np.linalg.qr(block - basis @ (basis.T @ block))
     if (np.abs(factor.diagonal()) > _LEAST_LEFT * sizes).all():
@@ -312,15 +322,17 @@ def _beside(basis: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
-    """Return settings of a graph with the part that they name of an AnnData in memory, opened.
+    """Return the graph settings with the member of an in-memory AnnData that they name, opened.
+
+    Settings that name no such member are returned unchanged.
 
     Raises
     ------
     InputError
-        If the data are no AnnData in memory, or it has no such member.
+        If the data are not an AnnData in memory, or it has no such member.
     """
     place, _, name = settings.representation.rpartition("::")
-    if place and not place.startswith(OBJECT):  # of a file
+    if place and not place.startswith(OBJECT):  # the member of a file
         return settings
     if not hasattr(data, "obsp"):
         raise InputError(
@@ -353,20 +365,20 @@ def open_member(settings: GraphConfig) -> Any:
 
 
 def content_of_member(settings: GraphConfig) -> str:
-    """Return a key of the content of what `open_member` opens, or of the file that it is in."""
+    """Return a key of the content of the member that `open_member` opens, or of its file."""
     if settings._member is not None:
         return settings._member[1]
     return fingerprint(settings.representation.rpartition("::")[0])
 
 
 def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
-    """Return the rows of a part of an AnnData that the data leave out, int64.
+    """Return the rows of a member of an AnnData that the data leave out, int64.
 
     Raises
     ------
     InputError
-        If it has not a row for each row of the input, or their ids are those of the input in
-        another order.
+        If it does not have one row for each row of the input, or its ids are those of the input
+        in another order.
     """
     dropped = np.asarray(blocks.source.dropped, dtype=np.int64)
     n_all = blocks.n_samples + len(dropped)
@@ -380,7 +392,7 @@ def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
     theirs = compress(chain.from_iterable(source.iter_index()), kept)
     own = chain.from_iterable(blocks.source.iter_index())
     for row, (given, expected) in enumerate(zip(theirs, own, strict=False)):
-        difference += hash(given) - hash(expected)  # zero in the end if they are the same ids
+        difference += hash(given) - hash(expected)  # zero in the end if the ids are the same set
         if not unlike and given != expected:
             unlike = f"row {row} is {given}, where the data have {expected}"
     if unlike and not difference:
@@ -391,12 +403,12 @@ def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
 
 
 def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: Scratch) -> None:
-    """Store the rows of an array of ``obsm`` as those of principal components are, float32.
+    """Store the rows of an array of ``obsm`` in the form of principal components, float32.
 
     Raises
     ------
     InputError
-        If it has not a row for each row of the input, or a value is not finite.
+        If it does not have one row for each row of the input, or a value is not finite.
     """
     kept = np.delete(np.arange(source.n_samples), rows_left_out(source, blocks))
     out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
@@ -418,18 +430,18 @@ def open_principal(path: Location, scratch: Scratch) -> RowBlocks:
 
 
 def principal_shape(shape: Shape, n_components: int) -> Shape:
-    """Return the shape of the projected rows of data of a shape."""
+    """Return the shape of the projected rows of data of the given shape."""
     rows = block_rows(n_components, 4, shape.rows)
     return Shape(shape.n_samples, n_components, 4, rows, shape.rows)
 
 
 def gram_is_kept(n_features: int) -> bool:
-    """Say whether a Gram matrix is so small that later stages and updates find it stored."""
+    """Return True if a Gram matrix is small enough to be stored for later stages and updates."""
     return 8 * n_features**2 <= LARGEST_GRAM_BYTES
 
 
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
-    """Say whether the components are taken from the Gram matrix: it is small beside the data."""
+    """Return True if the components are computed from the Gram matrix: it is small enough."""
     fits = gram_bytes(shape, 0) <= task_budget(memory_limit)
     small = gram_is_kept(shape.n_features) and shape.n_samples >= _ROWS_OF_GRAM * shape.n_features
     return shape.n_entries is None and small and fits
@@ -440,14 +452,14 @@ def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tupl
     width = min(shape.n_features, n_components + _SPARE)
     sums = 8 * shape.n_features * width
     search = 0 if shape.n_entries is not None else _SEARCH_BYTES
-    # Sums, the one on its way, directions, their product with a block.
+    # Partial sums, the one in transit, the directions, and their product with a block.
     needed = (fold_parts(shape.n_blocks) + 3) * sums + 16 * shape.rows * width
-    needed += search + 12 * (shape.block_entries or 0)  # in float64
+    needed += search + 12 * (shape.block_entries or 0)  # entries in float64
     client = Step("the principal directions", 12 * sums, by_client=True)
     what = "a block and its principal components"
     if gram:
         project = pass_over(shape, what, 16 * shape.rows * n_components + search + 2 * sums)
-        # The matrix, that of the solver, and both forms of what is stored.
+        # The matrix, the solver's copy, and both forms of the stored result.
         needed = 40 * shape.n_features**2 + 16 * MIB
         matrices = Step("the principal directions", needed, by_client=True)
         return (gram_step(shape, 0), project, matrices)
@@ -483,7 +495,7 @@ def _rows_among(X: np.ndarray, first_row: int, checked: np.ndarray) -> list[np.n
 def _merge_sums(
     a: tuple[Any, list[np.ndarray]], b: tuple[Any, list[np.ndarray]]
 ) -> tuple[Any, list[np.ndarray]]:
-    """Add the sums of two parts of the rows, and join their rows to check."""
+    """Add the sums of two sets of rows, and concatenate their rows to check."""
     is_gram = isinstance(a[0], PartialGram)
     return merge_gram(a[0], b[0]) if is_gram else a[0] + b[0], a[1] + b[1]
 
@@ -508,7 +520,7 @@ def _project_kernel(
     out: ArrayRef,
     sampled: tuple[ArrayRef, ArrayRef] | None,
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Write the components of a block; return its nearest rows to those that are checked."""
+    """Write the components of a block; return its rows nearest to the checked ones."""
     out.write(first_row, _projected(X, mean.load(), components.load()))
     if sampled is None:
         return None
@@ -522,14 +534,14 @@ def _nearer(a: Any, b: Any) -> Any:
 
 
 def recall_of_all(indices: ArrayRef, path: Location) -> RecallEstimate | None:
-    """Return the share of true neighbors in all features that a graph of components has.
+    """Return the share of true neighbors in all features that a graph of components contains.
 
     Parameters
     ----------
     indices : ArrayRef of shape (n_samples, n_neighbors), int32
-        Neighbors in components.
+        Neighbors found by components.
     path : Path or ObjectPath
-        Where `principal_rows` stored true ones; None is returned where it did not.
+        Folder where `principal_rows` stored the true neighbors; None is returned if it did not.
     """
     if not (path / _TRUE).exists():
         return None

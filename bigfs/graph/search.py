@@ -1,4 +1,4 @@
-"""The tasks of the out-of-core search: sample rows, send rows to partitions, search, merge."""
+"""Tasks of the out-of-core search: sample rows, send rows to partitions, search, merge."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 logger = logging.getLogger("bigfs")
 
 COMPILING = "Compiling the neighbor search (about 30 s, once)"
-# Partitions are written to a few sets of runs: a set is deleted when its partitions are done.
+# Partitions are written to a few sets of runs (shelves); a set is deleted once its partitions are
+# searched.
 _PARTITIONS_PER_SHELF = 4
 _MOST_SHELVES = 8
-# How far the sample may be wrong about copies, and shelves about being alike.
+# Allowance for the sample's error in the number of copies, and for uneven shelves.
 _SAMPLE_ERROR = 1.1
-# Cells that a row goes to, for plans made before the data are sampled.
+# Assumed number of cells that a row goes to, for plans made before the data are sampled.
 PLANNED_COPIES = 1.6
 
 
 def shelf_width(n_partitions: int) -> int:
-    """Return how many partitions one set of runs holds."""
+    """Return the number of partitions that one set of runs holds."""
     shelves = max(1, min(_MOST_SHELVES, n_partitions // _PARTITIONS_PER_SHELF))
     return -(-n_partitions // shelves)
 
 
 def scratch_bytes(shape: Shape, n_neighbors: int, n_partitions: int, copies: float) -> int:
-    """Return the most bytes that rows, results and the graph itself take in scratch.
+    """Return an upper bound on the bytes of rows, results and the graph itself in scratch.
 
-    ``copies`` is the number of cells that a row goes to on average, see `PLANNED_COPIES`.
+    ``copies`` is the average number of cells that a row goes to, see `PLANNED_COPIES`.
     """
     n = shape.n_samples
     searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
-    # All rows are there until the first shelf is done; results grow as rows go.
+    # All rows exist until the first shelf is searched; then results grow while rows are deleted.
     rows = searched * (shape.n_features * shape.itemsize + 4)
     results = searched * (8 * n_neighbors + 4)
     most = max(rows + results / shelves, results + rows / shelves)
@@ -85,7 +86,7 @@ def distribute_task(
 ) -> list[Receipt]:
     """Write one run to each shelf: some blocks, sorted by partition.
 
-    ``like`` has the rows of a block, and features and type of the data.
+    ``like`` holds the rows of a block, and the number of features and dtype of the data.
     """
     (start, stop), (block_rows, n_features, dtype) = bounds, like
     ids = np.arange(start, stop, dtype=np.int32)
@@ -106,7 +107,7 @@ def distribute_task(
 
 
 def compile_first() -> None:
-    """Compile pynndescent's search where no process has, and say so: it takes half a minute."""
+    """Compile pynndescent's search if it is not cached, and log that: it takes half a minute."""
     with silenced():
         [is_ready] = run_tasks(_is_compiled, [None], label="search")
     if not is_ready:
@@ -130,10 +131,11 @@ def search_task(
     how: tuple[int, float],
     destination: tuple[str, int, int],
 ) -> Receipt:
-    """Find the neighbors of all rows of a group of partitions within it.
+    """Find the neighbors of all rows of a group of partitions within the group.
 
-    ``how`` says up to how many rows are searched exactly, and by what factor pynndescent explores
-    more; ``destination`` names a folder, the rows of a block of the graph, and the blocks.
+    ``how`` holds the largest number of rows that is searched exactly, and the factor by which
+    pynndescent explores more; ``destination`` holds a folder, the rows of a block of the graph, and
+    the number of blocks.
     """
     number, group = item
     folder, graph_rows, n_blocks = destination
@@ -160,19 +162,19 @@ def merge_results(
     rows: int,
     former: tuple[ArrayRef, ...] = (),
 ) -> tuple[tuple[ArrayRef, ArrayRef], int]:
-    """Store the merged lists of a graph; return also how many of the former ones changed.
+    """Store the merged lists of a graph; also return how many of the former lists changed.
 
     Parameters
     ----------
     scratch : Scratch
     suffix : str
-        What names differ by from those of a graph that may be in the same place.
+        Appended to array names, to distinguish them from those of a graph in the same place.
     results : Runs
         One target per stored block of the graph.
     shape : tuple of (int, int)
-        Of the graph: rows, and neighbors of each.
+        Shape of the graph: rows, and neighbors of each.
     rows : int
-        Of a block.
+        Rows of a block.
     former : tuple of ArrayRef, default=()
         Indices and distances of the graph of the first rows.
     """
@@ -191,7 +193,7 @@ def _merge_task(
 ) -> int:
     """Merge and write one block of the graph; return how many of its former lists changed.
 
-    ``former`` and ``out`` are indices and distances; of a new graph there are no former ones.
+    ``former`` and ``out`` are indices and distances; ``former`` is empty for a new graph.
     """
     start, stop = bounds
     lists = results.read(start // out[0].chunk_rows, "row", "neighbor", "distance")

@@ -1,8 +1,8 @@
-"""A sort-based shuffle through scratch: each task writes one run, sorted by where rows go.
+"""A sort-based shuffle through scratch: each task writes one run, sorted by target.
 
-A run is one file of records in the order of their targets, so that what one target takes from one
-run is one ranged read. There is no file per (run, target) pair, and every attempt of a task writes
-a file of its own: only committed ones are ever read.
+A run is one file of records sorted by target, so that the records of one target in one run are a
+single ranged read. There is no file per (run, target) pair. Every attempt of a task writes a file
+of its own; only files of committed attempts are ever read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _TILE_BYTES = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Receipt:
-    """Report of a finished attempt: its name, columns, where each target's rows begin, its size."""
+    """Report of a finished attempt: its id, columns, offset of each target's rows, and size."""
 
     attempt: int
-    columns: np.dtype[Any]  # as those of `Runs`
+    columns: np.dtype[Any]  # as in `Runs`
     offsets: np.ndarray
     nbytes: int
 
@@ -36,19 +36,19 @@ class Runs:
     """Committed runs, read by target; pickles to a few hundred bytes."""
 
     folder: str
-    columns: np.dtype[Any]  # of a record: a field for each column
+    columns: np.dtype[Any]  # dtype of a record: a field for each column
     # Of shape (n_targets + 1, n_runs), int64: first row of every target in every run.
     offsets: ArrayRef
-    attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
+    attempts: ArrayRef  # of shape (n_runs,), uint64: the committed attempt of each run
     nbytes: int  # size of all runs
 
     @property
     def n_targets(self) -> int:
-        """Targets of every run."""
+        """Number of targets of every run."""
         return self.offsets.shape[0] - 1
 
     def read(self, target: int, *names: str) -> list[np.ndarray]:
-        """Return the named columns of a target, in the order of the runs.
+        """Return the named columns of a target, in run order.
 
         Raises
         ------
@@ -60,11 +60,11 @@ class Runs:
         return self.read_ranges([(run, begins[run], ends[run]) for run in filled.tolist()], *names)
 
     def remove(self) -> None:
-        """Delete the runs; whoever still reads them gets an error, never other rows."""
+        """Delete the runs; a concurrent reader gets an error, never wrong rows."""
         remove_tree(self.folder)
 
     def read_ranges(self, ranges: list[tuple[int, int, int]], *names: str) -> list[np.ndarray]:
-        """Return the named columns of ranges of rows, (run, start, stop)."""
+        """Return the named columns of ranges of rows, given as (run, start, stop)."""
         attempts = self.attempts.load()
         total = sum(stop - start for _, start, stop in ranges)
         out = {name: np.empty(total, self.columns[name]) for name in names}
@@ -96,7 +96,7 @@ def write_run(
     values: dict[str, np.ndarray],
     source: np.ndarray | None = None,
 ) -> Receipt:
-    """Write rows in target order; rows of one target keep their order.
+    """Write rows sorted by target; rows of one target keep their order.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def write_run(
     targets : ndarray of shape (n_rows,), int
         In [0, n_targets).
     values : dict of ndarray
-        The columns.
+        Arrays of the columns, by name.
     source : ndarray of shape (n_rows,) or None
-        Which row of ``values`` each written row is; None: the same. A row may go to several
+        Row of ``values`` to write for each target; None: the same row. A row may go to several
         targets.
     """
     order = np.argsort(targets, kind="stable")
@@ -127,7 +127,7 @@ def write_run(
 
 
 def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:
-    """Make the receipts' attempts the ones that are read; one receipt per run, in order."""
+    """Return runs that read the attempts of the receipts, one receipt per run, in order."""
     offsets = np.stack([receipt.offsets for receipt in receipts], axis=1)
     attempts = np.array([receipt.attempt for receipt in receipts], dtype=np.uint64)
     return Runs(

@@ -1,6 +1,6 @@
 """The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks; its components.
 
-Edges are transposed through the shuffle.
+Edges are transposed by the shuffle.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds
 
-# The least heat weight under a given width: below it a row would leave the graph.
+# Lower bound on a heat weight with a given width: without it a row might lose all its edges.
 LEAST_HEAT = 1e-6
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
-# Edges of a graph read at a time, while its components are looked for.
+# Edges of a graph read at a time while its connected components are found.
 _EDGES = 2**20
 
 
@@ -32,7 +32,7 @@ class Edges(Protocol):
     """Directed edges as tasks read them; pickles to a few hundred bytes."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and values of the edges that leave rows start to stop."""
+        """Return heads, tails and values of the edges from rows start to stop."""
         ...
 
 
@@ -49,14 +49,14 @@ class AffinityMatrix(Kept):
     degrees : ArrayRef of shape (n_samples,), float64
         Row sums, all positive.
     weight : str
-        How edges are weighted.
+        Name of the edge weighting.
     sigma_ : float or None
-        Width of the heat kernel that was given; None: each edge has its own, or weights are
-        not heat.
+        Width of the heat kernel if it was given. None: each edge has its own width, or weights
+        are not heat.
     scratch : Scratch
         Keeps the stored arrays alive.
     partitions : ArrayRef of shape (n_samples,), int32, or None
-        Rows of one number have most of their edges among themselves. None: not known.
+        Rows with the same number have most of their edges among themselves. None: not known.
     """
 
     data: ArrayRef
@@ -70,12 +70,12 @@ class AffinityMatrix(Kept):
 
     @property
     def n_samples(self) -> int:
-        """Rows and columns."""
+        """Number of rows and columns."""
         return self.degrees.shape[0]
 
     @property
     def nnz(self) -> int:
-        """Stored entries: every edge twice."""
+        """Number of stored entries: two for every edge."""
         return self.data.shape[0]
 
     @property
@@ -89,7 +89,7 @@ class AffinityMatrix(Kept):
         Parameters
         ----------
         memory_limit : int or str or None, default=None
-            Refuse if the matrix does not fit a process of this size. None: do not ask.
+            Raise if the matrix does not fit a process of this size. None: no check.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class AffinityMatrix(Kept):
         return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return row ends, columns and weights of rows ``start`` to ``stop``."""
+        """Return the row pointers (from 0), columns and weights of rows ``start`` to ``stop``."""
         indptr = self.indptr.read(start, stop + 1)
         first, last = int(indptr[0]), int(indptr[-1])
         return indptr - first, self.indices.read(first, last), self.data.read(first, last)
@@ -125,7 +125,7 @@ class AffinityMatrix(Kept):
         return cls(**refs, weight="given", sigma_=None, scratch=scratch)
 
     def describe(self) -> dict[str, Any]:
-        """Return the metadata that `open` needs beside the arrays, as JSON values."""
+        """Return the metadata that `open` needs in addition to the arrays, as JSON values."""
         return {"weight": self.weight, "sigma": self.sigma_}
 
     @classmethod
@@ -142,20 +142,20 @@ class AffinityMatrix(Kept):
 def union_rows(
     rows: np.ndarray, columns: np.ndarray, weights: np.ndarray, n_rows: int, n_columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the CSR rows of a union of entries: duplicates and zeros dropped, columns sorted.
+    """Return entries as CSR rows: duplicates merged, zeros dropped, columns sorted.
 
     Parameters
     ----------
     rows, columns : ndarray of shape (n_entries,), int
-        Rows counted from the first of the block.
+        Row numbers, relative to the first row of the block.
     weights : ndarray of shape (n_entries,), float64
-        Of two entries at one place the larger is kept.
+        The larger of two entries at the same position is kept.
     n_rows, n_columns : int
 
     Returns
     -------
     columns, weights, counts : ndarray
-        ``counts`` (n_rows,) entries per row.
+        ``counts`` of shape (n_rows,): entries per row.
     """
     keys = rows.astype(np.int64) * n_columns + columns
     order = np.lexsort((-weights, keys))
@@ -181,17 +181,17 @@ def store_affinity(
     Parameters
     ----------
     edges : Edges
-        With the values of the edges: distances, where the weight is "heat".
+        Edges with their values: distances if the weight is "heat".
     weight : str
-        "binary", "heat" of distances, or another: the values themselves.
+        "binary", "heat" of distances, or another name: the values themselves are the weights.
     sigma : float or None
-        Width of the heat kernel. None: of every edge its own.
+        Width of the heat kernel. None: each edge has its own.
     size : tuple of (int, int)
-        Rows of the matrix and of its blocks.
+        Number of rows of the matrix, and of each of its blocks.
     scratch : Scratch
-        Gets ``data``, ``indices``, ``indptr`` and ``degrees``.
+        Receives ``data``, ``indices``, ``indptr`` and ``degrees``.
     complaint : str
-        How the InputError for a row without positive degree goes on.
+        Continuation of the InputError message for a row without positive degree.
     partitions : ArrayRef or None, default=None
         As in `AffinityMatrix`.
     """
@@ -212,7 +212,7 @@ def store_affinity(
         pieces = commit_runs(working, entries, receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
         where = working.put("starts", starts)
-        # The blocks' entries are copied into arrays whose chunks have one writer each.
+        # The blocks' entries are copied into arrays in which every chunk has a single writer.
         chunks = block_bounds(int(starts[-1]), ENTRY_CHUNK)
         data = scratch.create("data", (chunks[-1][1],), np.float64, ENTRY_CHUNK)
         indices = scratch.create("indices", (chunks[-1][1],), np.int32, ENTRY_CHUNK)
@@ -224,7 +224,7 @@ def store_affinity(
 
 
 def _write_scales(bounds: tuple[int, int], edges: Edges, scales: ArrayRef) -> None:
-    """Write the largest distance from each row; 0 for a row without edges."""
+    """Write the largest distance from each row to a neighbor; 0 for a row without edges."""
     heads, _, distances = edges.read(*bounds)
     largest = np.zeros(bounds[1] - bounds[0])
     np.maximum.at(largest, heads - bounds[0], distances)
@@ -238,16 +238,16 @@ class _Union:
     edges: Edges
     weight: str
     sigma: float | None
-    # Of shape (n_samples,), float64: largest distance in each row; None where it has no part.
+    # Of shape (n_samples,), float64: largest distance in each row; None if not used.
     scales: ArrayRef | None
     n_samples: int
     rows: int  # of a block
-    counts: ArrayRef  # gets the entries of each row
+    counts: ArrayRef  # receives the number of entries of each row
     degrees: ArrayRef
     complaint: str
 
     def _weighed(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and weights of the edges that leave rows start to stop."""
+        """Return heads, tails and weights of the edges from rows start to stop."""
         heads, tails, values = self.edges.read(start, stop)
         if self.weight == "binary":
             return heads, tails, np.ones(len(tails))
@@ -257,7 +257,7 @@ class _Union:
             return heads, tails, np.maximum(np.exp(-(values**2) / self.sigma), LEAST_HEAT)
         widths = self.scales.read(start, stop)[heads - start]
         widths = np.maximum(widths, self.scales.take(tails))
-        # Copies have width 0.
+        # Duplicate rows have width 0.
         return heads, tails, np.exp(-((values / np.where(widths > 0, widths, 1.0)) ** 2))
 
     def write_reverses(self, bounds: tuple[int, int], n_blocks: int, folder: str) -> Receipt:
@@ -268,7 +268,7 @@ class _Union:
         return write_run(folder, bounds[0] // self.rows, tails // self.rows, n_blocks, values)
 
     def write_entries(self, bounds: tuple[int, int], reverses: Runs, folder: str) -> Receipt:
-        """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
+        """Merge a block's edges with their reverses from other blocks, and sum its degrees."""
         start, stop = bounds
         edges = self._weighed(start, stop)
         others = reverses.read(start // self.rows, "row", "column", "weight")
@@ -318,9 +318,9 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
     Parameters
     ----------
     W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric, zero diagonal, positive row sums.
+        Symmetric, with zero diagonal and positive row sums.
     scratch : Scratch or None, default=None
-        None: a temporary folder that lives with the result.
+        Where W is stored. None: a temporary folder that is deleted together with the result.
 
     Raises
     ------
@@ -365,22 +365,22 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
 def connected_components(
     W: AffinityMatrix, *, scratch: Scratch | None = None
 ) -> tuple[int, ArrayRef]:
-    """Return the number of connected components, and that of each row.
+    """Return the number of connected components, and the component of each row.
 
-    One task joins the edges part by part into a forest; it holds one number per row and some
-    edges, never the graph.
+    One task joins the edges, a part at a time, into a forest; it holds one number per row and some
+    edges, never the whole graph.
 
     Parameters
     ----------
     W : AffinityMatrix
     scratch : Scratch or None, default=None
-        Where the labels are stored. None: beside the graph.
+        Where the labels are stored. None: with the graph.
 
     Returns
     -------
     n_components : int
     labels : ArrayRef of shape (n_samples,), int32
-        Numbered by their first row.
+        Components are numbered by their first row.
     """
     scratch = scratch or W.scratch
     labels = scratch.create(scratch.unique("components"), (W.n_samples,), np.int32)
@@ -404,7 +404,7 @@ def _components_task(W: AffinityMatrix, labels: ArrayRef) -> int:
 
 
 def _find(parent: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the roots of rows, halving the paths on the way."""
+    """Return the roots of rows, shortening their paths."""
     roots = parent[rows]
     while ((above := parent[roots]) != roots).any():
         roots = parent[above]
@@ -425,5 +425,5 @@ def _join(parent: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> None:
     ones = np.ones(ends.shape[1], dtype=np.int8)
     links = csr_array((ones, tuple(ends)), shape=(len(roots), len(roots)))
     _, together = csgraph.connected_components(links, directed=False)
-    _, smallest = np.unique(together, return_index=True)  # roots ascend
+    _, smallest = np.unique(together, return_index=True)  # roots are ascending
     parent[roots] = roots[smallest][together]

@@ -24,11 +24,11 @@ from bigfs.store.source import check_fitted_names, open_matrix
 
 
 class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Turn data, larger than memory if need be, into a sparse graph of nearest neighbors.
+    """Turn data, possibly larger than memory, into a sparse graph of nearest neighbors.
 
-    Counts as scikit-learn's transformer of the same name does: in mode ``distance`` each row
-    gets itself, at distance zero, and ``n_neighbors`` others; in mode ``connectivity`` the row
-    itself is one of the ``n_neighbors``, which are fewer than the rows.
+    Neighbors are counted as by scikit-learn's transformer of the same name: in mode ``distance``
+    each row gets itself, at distance zero, and ``n_neighbors`` others; in mode ``connectivity`` the
+    row itself is one of the ``n_neighbors``. ``n_neighbors`` must be less than the number of rows.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     recall_target : float or None, default=None
         As in `bigfs.knn_graph`.
     memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process, and for the matrix that is returned.
+        Resident size promised for one worker process, and for the returned matrix.
     random_state : int, default=0
-        Seed of everything random.
+        Seed of all randomness.
     verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
+        If positive, progress is shown after two seconds.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         X : array-like, sparse matrix, DataFrame, AnnData, Dask or zarr array, path or URI
             Data of shape (n_samples, n_features).
         y : None
-            Ignored; here for scikit-learn's pipelines.
+            Ignored; present for compatibility with scikit-learn's pipelines.
 
         Returns
         -------
@@ -149,14 +149,14 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         elif hasattr(queries, "tocsr"):
             queries = queries.toarray()
         count = self.n_neighbors + (self.mode == "distance")
-        if self._blocks is None:  # in another process, or a copy
+        if self._blocks is None:  # not kept in copies or in other processes
             self._blocks = RowBlocks.from_any(self._source)
         neighbors = neighbors_of(self._blocks, queries, count, self.metric)
         self._blocks.source.check_unchanged()
         return self._matrix(*neighbors)
 
     def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``(indices, distances)`` with the row itself first, as UMAP takes them.
+        """Return ``(indices, distances)`` with the row itself first, in the form UMAP needs.
 
         Returns
         -------
@@ -179,14 +179,14 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """Return rows of neighbors as CSR, by ascending distance."""
         data = distances if self.mode == "distance" else np.ones_like(distances)
         shape = (len(indices), self.n_samples_fit_)
-        # Some of scikit-learn takes no int64, which scipy leaves as it is.
+        # Parts of scikit-learn do not accept int64, which scipy would keep.
         dtype = np.int64 if indices.size >= 2**31 else np.int32
         indptr = np.arange(len(indices) + 1, dtype=dtype) * indices.shape[1]
         parts = data.ravel(), indices.ravel().astype(dtype, copy=False), indptr
         return csr_matrix(csr_array(parts, shape=shape))
 
     def _checked(self, X: Any, reset: bool) -> Any:
-        """Apply scikit-learn's checks to data in memory; stored data are checked by blocks."""
+        """Apply scikit-learn's checks to in-memory data; stored data are checked block by block."""
         if is_stored(X):
             return X
         return validate_data(
@@ -195,12 +195,12 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             reset=reset,
             accept_sparse=("csr", "csc"),
             dtype="numeric",
-            ensure_all_finite=not reset,  # the blocks are checked, and name the place
+            ensure_all_finite=not reset,  # in fit, the blocks are checked, with better messages
             ensure_min_samples=2 if reset else 1,
         )
 
     def _loaded(self, X: Any) -> np.ndarray:
-        """Read stored rows, checked, as a whole."""
+        """Return all stored rows, checked."""
         blocks = RowBlocks.from_any(X)
         if blocks.n_features != self.n_features_in_:
             raise InputError(
@@ -212,7 +212,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return blocks.start_pass().read(0, blocks.n_samples)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that sparse input is taken."""
+        """Declare to scikit-learn that sparse input is accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float32"]

@@ -1,9 +1,9 @@
-"""The neighbor graph of data that grew at their end, from the graph of their first rows.
+"""The neighbor graph of data with rows appended, from the graph of their first rows.
 
-The rows are divided into cells, those that are nearest to the same center of a sample. A new row
-is compared with all rows of the few cells nearest to it, in one pass over X, and each comparison
-serves both: the new row gets its neighbors, and an old row a new one that is nearer than its last.
-The lists of the former graph and these are merged as those of partitions always are.
+The rows are divided into cells: each belongs to the nearest of a sample's centers. A new row is
+compared with all rows of the few cells nearest to it, in one pass over X. Each comparison serves
+both rows: the new row gets its neighbors, and an old row gets a new neighbor if that is nearer than
+its last one. The lists of the former graph and these lists are merged as those of partitions are.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
-# Rows of a cell, and to how many of the nearest cells a new row is compared.
+# Rows per cell, and number of nearest cells that a new row is compared with.
 CELL_ROWS = 8192
 PROBES = 4
-# They need not be the best cells: a new row is compared with several.
+# The cells need not be optimal: a new row is compared with several.
 _LLOYD_STEPS = 8
-# Rows that are kept of the data: they bound the distances, and some of them show the recall.
+# One in this many old rows is sampled, within the following limits: the sample bounds the
+# distances, and part of it measures the recall.
 _SAMPLED_SHARE = 32
 _FEWEST_SAMPLED = 8192
 _SAMPLE_BYTES = 32 * MIB
-# Pieces of a block, and what is compared at a time; twice that for float64.
+# Bytes of the pieces of a block and the comparisons in progress, in float32; double for float64.
 _TILES_BYTES = 24 * MIB
-# Rows of a cell, and new rows, that are compared at a time at most.
+# Upper bound on the rows of a cell, and on the new rows, that are compared at a time.
 _PIECE_ROWS = 2048
 _PIECE_BYTES = 2 * MIB
-# Arrays that a graph which was updated keeps for the next update.
+# Arrays that an updated graph keeps for the next update.
 KEPT = ("centers", "sample", "sample_ids", *recall.KEPT)
 
 
@@ -65,13 +66,13 @@ def update_graph(
     random_state: int,
     scratch: Scratch,
 ) -> KNNGraph:
-    """Return the graph of all rows from that of the first ones, with the settings of that.
+    """Return the graph of all rows, from the graph of the first rows and with its settings.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     former : KNNGraph
-        Of the first rows.
+        Graph of the first rows.
     memory_limit : int
     random_state : int
     scratch : Scratch
@@ -125,20 +126,20 @@ def update_graph(
 
 
 def _kept(former: KNNGraph) -> list[ArrayRef]:
-    """Return what a graph keeps for its next update, which is nothing after a full run."""
+    """Return the arrays that a graph keeps for its next update; empty after a full run."""
     place, names = former.scratch.path, KEPT if former.details.get("kept") else ()
     return [ArrayRef.at(place / plain_name(name, place)) for name in names]
 
 
 def _sample_size(blocks: RowBlocks, n_old: int) -> int:
-    """Return how many rows of the former data stand for all."""
+    """Return the number of former rows in the sample that represents all of them."""
     width = blocks.n_features * blocks.dtype.itemsize
     size = max(recall.SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n_old // _SAMPLED_SHARE))
     return min(n_old, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
 
 
 def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
-    """Return the bytes of a task: new rows and copies of them beside a block, or the sample."""
+    """Return the bytes of a task: new rows and their copies, with a block or with the sample."""
     row, tiles = shape.n_features * shape.itemsize, _TILES_BYTES * shape.itemsize // 4
     prepared = 0 if metric == "euclidean" else shape.block_bytes
     narrow = 4 * n_new * shape.n_features
@@ -155,29 +156,29 @@ class GrownRows:
     n_old: int
     metric: str
     former: ArrayRef  # of shape (n_old, n_neighbors), float32: distances of the former graph
-    # Of shape (n_cells + 1, n_features): row 0 is the origin the others are measured from.
+    # Of shape (n_cells + 1, n_features): row 0 is the origin that the others are relative to.
     centers: ArrayRef
-    # Prepared rows that stand for all, and their numbers.
+    # Prepared rows of a sample that represents all, and their row numbers.
     sample: ArrayRef
     sample_ids: ArrayRef
     new: ArrayRef  # of shape (n_new, n_features): prepared new rows
-    probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
-    # Of shape (n_new,), float64: squared distance within which it has its neighbors there.
+    probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each new row is compared with
+    # Of shape (n_new,), float64: squared distance within which a new row has k neighbors in them.
     limits: ArrayRef
-    # Of shape (n_checked,), int64: where the rows are in the sample whose recall is measured.
+    # Of shape (n_checked,), int64: positions in the sample of the rows whose recall is measured.
     checked: ArrayRef
-    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
-    # and distances; none at first.
+    # Each of shape (n_known, n_neighbors): true neighbors among the old rows, and their distances,
+    # of the first n_known checked rows; empty if not known.
     known: tuple[ArrayRef, ...]
 
 
-# Reports of the lists of some blocks, and the nearest there of the rows that are checked.
+# Receipts of the lists of some blocks, and the checked rows' nearest neighbors found in them.
 _Partial: TypeAlias = tuple[list[Receipt], np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class _GraphUpdate:
-    """One update: its inputs, and the steps that lead to its lists."""
+    """One update: its inputs, and the steps that produce its lists."""
 
     blocks: RowBlocks
     former: KNNGraph
@@ -186,7 +187,7 @@ class _GraphUpdate:
     working: Scratch
 
     def first_sample(self, size: int) -> list[ArrayRef]:
-        """Return centers, a sample of the former rows, its numbers, and what is known of some."""
+        """Return centers, a sample of the former rows, its row numbers, and known neighbors."""
         former, n = self.former, self.former.n_samples
         chosen = recall.sample_rows(n, self.random_state, size, "update sample")
         known = recall.of_full_run(former.scratch, former.details)
@@ -199,7 +200,7 @@ class _GraphUpdate:
         return [*stored, *known]
 
     def grown_rows(self, kept: list[ArrayRef]) -> GrownRows:
-        """Store the new rows, where each is searched and within what distance."""
+        """Store the new rows, the cells in which each is searched and the limits of distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
         new = working.create("new", (n_new, blocks.n_features), kept[1].dtype, blocks.rows)
@@ -212,7 +213,7 @@ class _GraphUpdate:
         return GrownRows(*sizes, former.metric, **about, known=tuple(kept[4:]))
 
     def search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
-        """Compare new rows with all; return also true distances of the rows that are checked."""
+        """Compare new rows with all rows; also return true distances of the checked rows."""
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
         destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
@@ -232,7 +233,7 @@ class _GraphUpdate:
 def _first_centers(
     item: tuple[int, int], runs: Runs, working: str
 ) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
-    """Store centers of cells, and the sample with its row numbers."""
+    """Store the centers of cells, and the sample with its row numbers."""
     count, random_state = item
     ids, rows = runs.read(0, "ids", "rows")
     origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
@@ -249,7 +250,7 @@ def _first_centers(
 def _new_rows(
     bounds: tuple[int, int], reader: BlockReader, metric: str, new: ArrayRef, n_old: int
 ) -> None:
-    """Store prepared new rows."""
+    """Store the prepared new rows."""
     start, stop = bounds
     new.write(start - n_old, prepare_rows(reader.read(start, stop), metric, np.arange(start, stop)))
 
@@ -269,9 +270,9 @@ def _limits_task(
     new: ArrayRef,
     places: tuple[str, str],
 ) -> dict[str, ArrayRef]:
-    """Find the cells of new rows and bounds of their distances; add some of them to the sample.
+    """Find the cells of new rows and bounds on their distances; add some of them to the sample.
 
-    Returns the arrays that are new in `GrownRows`, by their names.
+    Returns the fields of `GrownRows` that are new, by name.
     """
     (k, n_old), (working, out) = sizes, (Scratch(place) for place in places)
     centers, old, ids = (ref.load() for ref in kept[:3])
@@ -282,7 +283,8 @@ def _limits_task(
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     ids = np.concatenate([ids, n_old + added])
-    # Checked are the rows that were, and as large a share of new ones; at first any of the sample.
+    # The rows checked before are checked again, with an equal share of the new rows; on the first
+    # update any rows of the sample.
     if len(kept) > 3:
         before = kept[3].load()
         count = min(len(added), max(1, round(len(rows) / n_old * len(before))))
@@ -308,7 +310,7 @@ def _search_kernel(
     homes: ArrayRef,
     destination: tuple[str, int, int, int],
 ) -> _Partial:
-    """Compare a block with the new rows near it, and exactly with the rows that are checked."""
+    """Compare a block with the new rows near it, and exactly with the checked rows."""
     ids = first_row + np.arange(len(X))
     rows = prepare_rows(X, grown.metric, ids)
     home, _ = assign_cells(rows, grown.centers.load(), 0.0)
@@ -324,7 +326,7 @@ def _search_kernel(
 
 
 def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact neighbors in a block of the rows that are checked."""
+    """Return the exact neighbors of the checked rows in a block."""
     chosen, n_old = grown.checked.load(), grown.n_old
     own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]
     bounds = np.empty(len(own), np.float32)
@@ -336,7 +338,7 @@ def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.nda
         bounds[:n_known] = grown.known[1].load()[:, -1]
     indices = np.full((len(own), grown.n_neighbors), -1, np.int64)
     distances = np.full(indices.shape, np.inf, np.float32)
-    # Rows whose neighbors among the old ones are known are compared with new rows only.
+    # Rows with known neighbors among the old rows are compared with new rows only.
     for part, begin in ((slice(n_known), max(0, n_old - first_row)), (slice(n_known, None), 0)):
         if begin < len(rows) and len(own[part]):
             indices[part], distances[part] = recall.search_pieces(
@@ -353,25 +355,25 @@ def _combine(a: _Partial, b: _Partial) -> _Partial:
 def compare(
     rows: np.ndarray, ids: np.ndarray, home: np.ndarray, reach: np.ndarray, grown: GrownRows
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lists of new rows, and of old rows to which new ones are nearer than their last.
+    """Return lists of new rows, and of old rows that have a new row nearer than their last one.
 
     Parameters
     ----------
     rows, ids, home : ndarray
-        A block, prepared, the numbers of its rows, and their cells.
+        A block of prepared rows, their row numbers, and their cells.
     reach : ndarray of shape (n_rows,), float32
-        Distances to the last neighbors of old rows; of new rows minus infinity.
+        Distances from old rows to their last neighbors; minus infinity for new rows.
     grown : GrownRows
     """
     k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
     new, probes, limits = grown.new.load(), grown.probes.load(), grown.limits.load()
-    # The lists of the block's rows, of which only old ones get any, and of all new rows.
+    # Lists of the rows of the block, filled for old rows only, and then of all new rows.
     owners = np.concatenate([ids, n_old + np.arange(len(new))])
     neighbors = np.full((len(owners), k), -1, np.int64)
     distances = np.full(neighbors.shape, np.inf, np.float32)
 
     def add(places: np.ndarray, others: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]) -> None:
-        """Merge what `search_exact` finds for some rows among others with these numbers."""
+        """Merge what `search_exact` finds for some rows among others with these row numbers."""
         listed = np.where(nearest[0] < 0, -1, others[nearest[0]])
         neighbors[places], distances[places] = merge_exact(
             (neighbors[places], distances[places]), (listed, as_distances(nearest[1], metric))
@@ -398,7 +400,7 @@ def search_limits(
     """Return squared distances within which each new row has k rows in its cells."""
     home, _ = assign_cells(rows, centers, 0.0)
     best = np.full((len(probes), k), np.inf)
-    # The nearest cell bounds what is wanted of the others.
+    # The nearest cell bounds the distances of interest in the others.
     for some in np.split(probes, [1], axis=1)[: probes.shape[1]]:
         for members, queries in _by_cell(home, some, rows.shape[1]):
             numbers = n_others + queries
@@ -409,7 +411,7 @@ def search_limits(
 
 
 def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return where numbers are among ascending ones, -1 for those that are not."""
+    """Return the positions of numbers in ascending ``ids``, -1 for those that are not in it."""
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     return np.where(ids[place] == wanted, place, -1)
 
@@ -417,7 +419,7 @@ def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _by_cell(
     home: np.ndarray, probes: np.ndarray, n_features: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield rows of a cell and new rows that are compared with them, a piece of each at a time."""
+    """Yield rows of a cell and the new rows compared with them, a piece of each at a time."""
     cells = np.unique(home)
     most = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (4 * n_features)))
     for members, probed in zip(_among(home, cells), _among(probes.ravel(), cells), strict=True):
@@ -427,7 +429,7 @@ def _by_cell(
 
 
 def _among(values: np.ndarray, cells: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the places of each of some values, ascending."""
+    """Yield, for each cell, the positions at which ``values`` equals it, ascending."""
     order = np.argsort(values, kind="stable")
     begins, ends = (np.searchsorted(values, cells, side, order) for side in ("left", "right"))
     return (order[begin:end] for begin, end in zip(begins, ends, strict=True))

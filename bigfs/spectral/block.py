@@ -1,8 +1,7 @@
 """The block of the Chebyshev iteration in storage, and the record for resuming it.
 
-Tasks take a panel of all rows for the filter, and a block of rows of all panels for everything
-else (`bigfs.spectral.tasks`). Once all files of a step are there, their attempts become the
-iterate.
+Tasks process a panel of all rows in the filter, and a block of rows of all panels everywhere else
+(`bigfs.spectral.tasks`). Once all files of a step are written, their attempts become the iterate.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from bigfs.store.scratch import Scratch
 Steps: TypeAlias = Sequence[tuple[float, float, float]]
 
 _RECORD = "spectral.json"
-# What it has of a block.
+# Fields of a block in the record.
 _COUNTED = ("steps", "dtype", "n_near", "z", "filtering", "turned")
-# Multiplications of one task, about half a minute: what a worker that dies costs.
+# Multiplications of one task, about half a minute: the work lost if a worker dies.
 MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
-# Columns that the filter leaves out together, as many as the widest panels have.
+# Columns are skipped by the filter in multiples of this, the number in the widest panels.
 _LOT = CACHE_LINE // 4
-# Values of a block of rows: it is read, and what is made of it written, in float64.
+# Values of a block of rows, which is read and from which results are written, in float64.
 BLOCK_VALUES = 2**21
-# The rounding of a sum of squares, relative to it.
+# Relative rounding error of a sum of squares.
 _ROUNDING = 1e-15
 
 
@@ -45,9 +44,9 @@ class Record:
     Parameters
     ----------
     path : Path, ObjectPath or None
-        Folder it lives in, with what it names. None: nothing is recorded.
+        Folder of the record and of the files that it refers to. None: nothing is recorded.
     row_bytes : int
-        Of a row of a panel: what was recorded with another does not count.
+        Bytes of a row of a panel; a record with another value is ignored.
     """
 
     def __init__(self, path: Location | None, row_bytes: int) -> None:
@@ -55,14 +54,14 @@ class Record:
         self.state: dict[str, Any] | None = None
         if path is not None and (path / _RECORD).exists():
             state = json.loads((path / _RECORD).read_text())
-            # Addresses are absolute: a run directory that was moved begins anew, and nothing
-            # elsewhere is read, written or removed.
+            # Addresses are absolute: a run directory that was moved starts from scratch, and
+            # nothing elsewhere is read, written or removed.
             usable = all(is_within(as_location(place), path) for place in _places(state))
             usable = usable and as_location(state["folder"]).exists()
             self.state = state if usable and state["row_bytes"] == row_bytes else None
 
     def write(self, graph: StoredGraph, state: dict[str, Any]) -> None:
-        """Replace what is recorded."""
+        """Replace the record."""
         if self.path is not None:
             folder = str(as_location(graph.labels.path).parent)
             about = {"folder": folder, "graph": graph.describe(), "row_bytes": self.row_bytes}
@@ -80,19 +79,19 @@ def _places(stored: Any) -> Iterator[str]:
 
 @dataclass
 class StoredBlock:
-    """Vectors z, of which the filter takes a panel and all else some rows at a time.
+    """Vectors z, processed by panels in the filter and by blocks of rows everywhere else.
 
     Attributes
     ----------
     graph : StoredGraph
     scratch : Scratch
-        Gets the files.
+        Receives the files.
     width : int
         Number of vectors.
     begin : Begin
-        What they begin with.
+        Initial vectors.
     record : Record
-        Where iterates are committed, with the size of a panel's row.
+        Record to which iterates are committed; it also defines the size of a panel's row.
     progress : Work or None, default=None
         Counts products.
     """
@@ -108,7 +107,7 @@ class StoredBlock:
         self._volumes = self.graph.volumes.load()
         self._stale: list[Vectors] = []
         self._state: dict[str, Any] = {}
-        # Within the filter: vectors and those before them.
+        # During the filter: the vectors and the previous ones.
         self.filtering: Vectors | None = None
         self.turned: tasks.RitzVectors | None = None
         self._folder, self.steps = str(self.scratch.child("iterates").path), 0
@@ -118,7 +117,7 @@ class StoredBlock:
                 value = self.record.state["block"][name]
                 kind: Any = tasks.RitzVectors.open if name == "turned" else Vectors
                 setattr(self, name, kind(**value) if isinstance(value, dict) else value)
-            self.begin = replace(self.begin, start=None)  # the first commit comes after it
+            self.begin = replace(self.begin, start=None)  # already used before the first commit
         else:
             self.z = self._target(by_panel=True)
             shared = (self.graph, self.begin, self.z)
@@ -126,12 +125,12 @@ class StoredBlock:
             self.z = replace(self.z, attempts=written)
 
     def commit(self, state: dict[str, Any], *, is_last: bool = False) -> None:
-        """Record the vectors that count and, as JSON values, where the iteration is.
+        """Record the current vectors and, as JSON values, the state of the iteration.
 
-        Others are deleted then. At the end the vectors that ``turned`` is made of count too.
+        Other vectors are then deleted. With ``is_last`` those that ``turned`` consists of are kept.
         """
         self._state = state
-        if self.turned is not None and not is_last:  # no record names it
+        if self.turned is not None and not is_last:  # not part of any record
             self.turned.filtered.remove()
             self.scratch.remove(self.turned.means, self.turned.turn)
             self.turned = None
@@ -142,19 +141,20 @@ class StoredBlock:
         self._stale = []
 
     def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the diagonals, of ``steps`` entries each, that Lanczos steps of S give."""
+        """Return the diagonals, ``steps`` entries each, of the Lanczos process for S."""
         shared = (self.graph, self.begin.random_state)
         [diagonals] = run_tasks(tasks.lanczos_task, [steps], *shared, label="spectral bound")
         return diagonals[0], diagonals[1]
 
     def _filter(self, steps: Steps, n_done: int) -> tuple[Vectors, int]:
-        """Apply the steps of the recurrence to z, but for leading panels that are done.
+        """Apply the steps of the recurrence to z, except to leading panels that are done.
 
-        Their products P z are computed for all. Returns the products with one vector, too.
+        Products P z are computed for all panels. Also returns the number of products with one
+        vector.
         """
         source, state = self.z, self.filtering
         widths = self._target(by_panel=True).widths
-        # Whole lots of columns, so that the width of panels changes no bit.
+        # Columns are frozen in fixed lots, so that the width of panels does not affect any bit.
         n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
         columns = sum(widths[n_frozen:])
         most = max(_LEAST_PRODUCTS, int(MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
@@ -173,30 +173,30 @@ class StoredBlock:
             state = replace(target, attempts=[*[None] * taken.start, *written])
             if is_last:
                 self.filtering = None
-                self.begin = replace(self.begin, start=None)  # new rows are filled in
+                self.begin = replace(self.begin, start=None)  # new rows are filled in by now
                 return state, len(steps) * columns + self.width
             self.filtering = state
             self.commit(self._state)
 
     def ritz(self, steps: Steps, n_done: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Filter the vectors and turn them to Ritz vectors without a part in the null space.
+        """Filter the vectors and rotate them to Ritz vectors orthogonal to the null space.
 
-        They are stored in the type of the block; ``turned`` computes them in float64.
+        They are stored in the dtype of the block; ``turned`` computes them in float64.
 
         Parameters
         ----------
         steps : sequence of (float, float, float)
-            Of the recurrence; none: the vectors are taken as they are stored.
+            Steps of the recurrence; if empty, the vectors are used as stored.
         n_done : int
-            Leading vectors that need not be filtered.
+            Number of leading vectors that need not be filtered.
 
         Returns
         -------
         eigenvalues : ndarray of shape (width,)
-            Their eigenvalues of L, ascending.
+            Eigenvalues of L, ascending.
         residuals : ndarray of shape (width,)
         n_products : int
-            Products of W with one vector.
+            Number of products of W with one vector.
         """
         from scipy.linalg import eigh
 
@@ -204,11 +204,11 @@ class StoredBlock:
         blocks, n_connected = filtered.bounds, self.graph.n_connected
         sums = map_reduce(tasks.sums_task, blocks, np.add, self.graph, filtered, label="sums")
         means = sums[:n_connected] / self._volumes[:, None]
-        # The null space is removed from Z'DZ and Z'DPZ alike: P is 1 on it.
+        # The null space is removed from Z'DZ and Z'DPZ in the same way: P is the identity on it.
         null = means.T @ (self._volumes[:, None] * means)
         overlap, energy = (part - null for part in np.split(sums[n_connected:], 2))
-        # What a filter has damped to the rounding of the null space is noise, as the last guards
-        # may be: it gets the largest eigenvalue, and the next filter makes a guard of it again.
+        # Vectors damped to the rounding error of the null space are noise, as the last guards may
+        # be: they get the largest eigenvalue, and the next filter makes guards of them again.
         noise = np.maximum(_ROUNDING * np.diag(null), np.finfo(np.float64).tiny)
         lost = np.flatnonzero(np.diag(overlap) <= noise)
         for products, value in ((overlap, noise[lost]), (energy, 0.0)):
@@ -229,7 +229,7 @@ class StoredBlock:
         return 1.0 - mu[::-1], np.sqrt(squares), n_products
 
     def _target(self, *, by_panel: bool, done: int = 0) -> Vectors:
-        """Return vectors that are to be written."""
+        """Return an address for vectors that are to be written."""
         self.steps += 1
         most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
         n, width = self.graph.n_samples, self.width
@@ -241,7 +241,7 @@ class StoredBlock:
 
 
 def block_rows(width: int, n_samples: int) -> int:
-    """Return the rows of a block of so many vectors."""
+    """Return the number of rows of a block of ``width`` vectors."""
     return min(n_samples, max(1, BLOCK_VALUES // width))
 
 

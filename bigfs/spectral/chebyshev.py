@@ -1,7 +1,7 @@
 """The Chebyshev-filtered subspace iteration: the client decides, tasks multiply.
 
-The client sees sums of K x K only (`bigfs.spectral.iteration`). Workers are stateless, and every
-step is committed: a worker that dies costs the work since the last commit, half a minute.
+The client only handles K x K matrices (`bigfs.spectral.iteration`). Workers are stateless, and
+every step is committed: if a worker dies, the work since the last commit is lost, half a minute.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 
 class ThinGraph(Exception):  # noqa: N818
-    """The graph has a sparse factor, with which its eigenvectors are found sooner."""
+    """The graph has a sparse factor, with which its eigenvectors are found faster."""
 
-    instead = "eigsh", "the graph is long and thin"  # the solver to take, and why
+    instead = "eigsh", "the graph is long and thin"  # the solver to use, and the reason
 
 
 def solve_chebyshev(
@@ -58,52 +58,52 @@ def solve_chebyshev(
 ) -> dict[str, Any]:
     """Write the smallest eigenvectors of ``L y = lambda D y`` beyond the trivial one.
 
-    The result is the same bits whatever the number of workers.
+    The result is bit-identical for any number of workers.
 
     Parameters
     ----------
     W : AffinityMatrix
     n_components : int
     out : ArrayRef of shape (n_samples, n_components), float64
-        Gets the vectors.
+        Receives the vectors.
     scratch : Scratch
-        A folder for W in order and iterates, removed at the end.
+        A folder for the reordered W and the iterates, removed at the end.
     storage : Storage
     tol : float
-        Which residuals are accepted, see `bigfs.spectral.problem.Goal.accepted`.
+        Determines the accepted residuals, see `bigfs.spectral.problem.Goal.accepted`.
     random_state : int
         Seed of the start block.
     checkpoint : Path, ObjectPath or None, default=None
-        Folder that outlives an interrupted run: what is in ``scratch`` otherwise is kept there,
-        and the next call goes on from the last commit.
+        Folder that is kept when a run is interrupted: it is used instead of ``scratch``, and the
+        next call continues from the last commit.
     start : StoredStart or None, default=None
-        Eigenvectors of the graph's first rows, near which the block begins.
+        Eigenvectors of the graph's first rows, from which the block starts.
     guards_folder : str or None, default=None
-        Gets the array ``guards`` of shape (n_samples, n_guards), float32: the vectors beyond
-        those asked for, which a ``start`` needs. None: they are not kept.
+        Receives the array ``guards`` of shape (n_samples, n_guards), float32: the vectors beyond
+        the requested ones, which a ``start`` needs. None: they are not stored.
     refuses_thin : bool, default=False
-        Whether graphs with a sparse factor are left to another solver.
+        If True, graphs with a sparse factor are left to another solver.
 
     Returns
     -------
     solution : dict
-        What `bigfs.spectral.embedding.SpectralEmbedding` says of a solution.
+        Fields of `bigfs.spectral.embedding.SpectralEmbedding` that describe a solution.
 
     Raises
     ------
     InputError
         If a weight is negative or a degree is not positive.
     ConvergenceError
-        If the residual of a pair that is not of the bulk stays above what is accepted.
+        If the residual of a pair outside the bulk exceeds the accepted one.
     ThinGraph
-        If ``refuses_thin`` and the graph is one.
+        If ``refuses_thin`` and the graph has a sparse factor.
 
     Notes
     -----
     Follows [1]_. Degree and cut are chosen before every round from the Ritz values and residuals of
-    the one before, and leading vectors that have converged are not filtered any more. Rows are in
-    an order (reverse Cuthill-McKee within partitions) in which neighbors are near each other in
-    memory. Where residuals below 5e-5 are needed, the last rounds run in float64.
+    the previous one, and leading vectors that have converged are no longer filtered. Rows are in an
+    order (reverse Cuthill-McKee within partitions) that keeps neighbors near each other in memory.
+    If residuals below 5e-5 are needed, the last rounds run in float64.
 
     References
     ----------
@@ -132,7 +132,7 @@ def solve_chebyshev(
 def _recorded(
     checkpoint: Location | None, scratch: Scratch, row_bytes: int
 ) -> Iterator[tuple[Record, Scratch]]:
-    """Yield the record of an iteration, and a folder for it, which both are removed at the end.
+    """Yield the record of an iteration, and a folder for it; both are removed at the end.
 
     An interrupted solve can be resumed; a failed one would fail again.
     """
@@ -141,7 +141,7 @@ def _recorded(
         scratch.close()
         if record.state is None:
             remove_tree(checkpoint)
-        # A new folder beside what is recorded.
+        # A new folder beside the recorded one.
         removed, scratch = checkpoint, Scratch(checkpoint / uuid.uuid4().hex[:12])
     try:
         yield record, scratch
@@ -154,12 +154,12 @@ def _recorded(
 
 @dataclass
 class _Solve:
-    """One solution: the block of vectors beyond the null space, and the embedding made of it."""
+    """One solution: the block of vectors beyond the null space, and the embedding from it."""
 
     goal: Goal
     graph: StoredGraph
     scratch: Scratch
-    iteration: Iteration | None = None  # None: the null space gives all vectors
+    iteration: Iteration | None = None  # None if the null space provides all vectors
 
     def iterate(self, storage: Storage, begin: Begin, record: Record, progress: Work) -> None:
         """Find the vectors beyond the null space."""
@@ -194,7 +194,7 @@ class _Solve:
         final = self._final(turn)
         summary = goal.summary(eigenvalues, residuals)
         values = summary["eigenvalues"]
-        # The first of the largest entries is to be positive.
+        # The sign makes the first of the largest entries positive.
         first = self._first(final, [Measure((0, len(values)))])
         signs = np.where([row[j] < 0 for j, row in enumerate(first)], -1.0, 1.0)
         chunks = block_bounds(out.shape[0], out.chunk_rows)
@@ -205,9 +205,9 @@ class _Solve:
         return {**summary, "norms": norms, "residuals": written, "n_guards": n_guards}
 
     def _final(self, turn: np.ndarray) -> Final:
-        """Return the vectors of the null space and, behind them, those of the block, turned."""
+        """Return the vectors of the null space followed by those of the block, rotated."""
         volumes = self.graph.volumes.load()
-        # Contrasts set components of falling volume apart, equal ones by their first row.
+        # Contrasts order components by decreasing volume, ties by their first row.
         order = np.argsort(-volumes, kind="stable")
         levels = contrast_levels(volumes[order], self.goal.n_known)[inverse(order)]
         levels_ref = self.scratch.put(self.scratch.unique("levels"), levels)
@@ -220,11 +220,11 @@ class _Solve:
         turn = np.eye(len(eigenvalues))
         plain, known = self._final(turn), self.goal.n_known
         near = groups(eigenvalues, self.goal.group_widths(eigenvalues, residuals))
-        # The part of each group in the rotation, which is filled column by column.
+        # The block of each group in the rotation, which is filled column by column.
         parts = {(known + begin, known + end): turn[begin:end, begin:end]
                  for begin, end in near if begin < self.goal.n_missing}  # fmt: skip
         for j in range(max((len(part) for part in parts.values()), default=0)):
-            # The next pivots of all groups, from one look at the rows.
+            # The next pivots of all groups, from one pass over the rows.
             longer = {columns: part for columns, part in parts.items() if j < len(part)}
             measures = [Measure(columns, part[:, :j]) for columns, part in longer.items()]
             for part, row in zip(longer.values(), self._first(plain, measures), strict=True):
@@ -232,7 +232,7 @@ class _Solve:
         return turn
 
     def _first(self, final: Final, measures: list[Measure]) -> list[np.ndarray]:
-        """Return, for each column of each measure, the first row that is as large as any."""
+        """Return, for each column of each measure, the first row of the largest size."""
         n, shared = self.graph.n_samples, (self.graph, final, measures)
         blocks = self.iteration.block.z.bounds if self.iteration else block_bounds(n, PIECE_ROWS)
         pivots = map_reduce(tasks.pivots_task, blocks, tasks.join_pivots, *shared, label="spectral")

@@ -17,49 +17,49 @@ from bigfs.spectral.operator import PIECE_ROWS, SLICE_ENTRIES, Storage
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.thin import factor_bytes
 
-# Eigenvalues among which a gap is looked for.
+# Number of eigenvalues among which a gap is searched.
 SPECTRUM = 30
 SOLVERS = ("auto", "eigsh", "chebyshev")
-# From here on eigsh takes several times the processor time of chebyshev.
+# With more rows eigsh takes several times the processor time of chebyshev.
 _LARGE_ROWS = 100_000
-# Lengths of a panel's row, the best first: rows of less than a cache line are read with others.
+# Row lengths of a panel, the best first: rows shorter than a cache line share it with others.
 ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4, CACHE_LINE // 8)
-# Measured: what a row takes while the order of all rows is looked for, and while W is put in it;
-# and a piece of W.
+# Measured: bytes per row while the order of all rows is computed, and while W is stored in that
+# order; and bytes of a piece of W.
 _ORDER_BYTES, _PLACE_BYTES, _PIECE_BYTES = 64, 40, 64 * MIB
-# What a row takes while the connected components are found.
+# Bytes per row while the connected components are found.
 _COMPONENT_BYTES = 24
-# Entries of W for each neighbor of a row.
+# Possible numbers of entries of W per row and neighbor.
 _ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
-# Rounds of the filter: typical, no bound.
+# Rounds of the filter: typical, not an upper bound.
 _ROUNDS = 8
-# Measured: products with W in a round of the filter, by a loop of one step for an entry; and steps
-# of eigsh for each entry and vector.
+# Measured: products with W in a round of the filter, of one loop step per entry; and loop steps of
+# eigsh per entry and vector.
 _DEGREE, _LANCZOS_LOOPS = 100, 250
 _KERNELS = ("bigfs.spectral.kernels",)
-# Without a clear gap "auto" takes no fewer clusters than most methods by default.
+# Without a clear gap "auto" chooses no fewer clusters than the default of most methods.
 _NO_FEWER = 8
-# Eigenvalues of a normalized Laplacian far below this belong to groups as good as apart.
+# Eigenvalues of a normalized Laplacian far below this belong to practically separate groups.
 _NEARLY_ZERO = 0.01
-# A gap of this share of the eigenvalue above it is clear.
+# A gap is clear if it is at least this share of the eigenvalue above it.
 CLEAR_GAP = 0.5
 
 
 def largest_count(n_clusters: int | str) -> int:
-    """Return a number of clusters, or the most that "auto" chooses."""
+    """Return a number of clusters, or an upper bound on what "auto" chooses."""
     return SPECTRUM if isinstance(n_clusters, str) else n_clusters
 
 
 def eigsh_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
     """Return the bytes that a worker needs for W and the arrays of ARPACK or a factorization."""
     graph, vector, wanted = 12 * n_entries + 8 * n_samples, 8 * n_samples, n_components + GUARDS
-    # A scaled copy; the Lanczos basis; its Ritz vectors, and these once more in order.
+    # A scaled copy of W; the Lanczos basis; its Ritz vectors, and a sorted copy of these.
     basis = vector * (max(2 * wanted + 1, 20) + 3 * wanted + 4)
     return 2 * graph + basis + factor_bytes(n_samples)
 
 
 def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: bool) -> int:
-    """Return the bytes of a task: W and its order while that is made, or W and two panels.
+    """Return the bytes of a task: W and its order while it is computed, or W and two panels.
 
     Parameters
     ----------
@@ -67,21 +67,21 @@ def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: boo
         Rows and stored entries of W.
     storage : Storage
     binary : bool
-        Whether weights are all one: then they are left out.
+        True if all weights are one: they are then not stored.
     """
     vectors = 2 * storage.row_bytes * n_samples
-    # Products of a block of rows, float64, as they are written.
+    # Products of a block of rows, float64, while they are written.
     of_block = min(8 * BLOCK_VALUES, vectors)
     if storage.order == "none":
         return max(vectors, _COMPONENT_BYTES * n_samples) + of_block + _PIECE_BYTES
     of_graph = n_entries * (4 if binary else 12)
-    # Rows of W that are put in order, and those that they are found among.
+    # Rows of W being stored in order, and the piece that they are read from.
     of_order = _PLACE_BYTES * n_samples + 12 * min(n_entries, SLICE_ENTRIES) + _PIECE_BYTES // 2
     if storage.order == "levels":
         of_order = max(of_order, 33 * (4 * n_entries + _ORDER_BYTES * n_samples) // 32)
     if storage.in_memory:
         of_panels = 33 * (of_graph + vectors + 16 * n_samples) // 32
-    else:  # the piece of W that is read, and the one before it
+    else:  # the piece of W that is read, and the previous one
         of_pieces = 2 * PIECE_ROWS * (of_graph // n_samples + 16)
         of_panels = vectors + 8 * n_samples + of_pieces
     return max(of_order, of_panels) + of_block
@@ -96,10 +96,10 @@ class Choice:
     storage: Storage  # of chebyshev
     size: tuple[int, int]  # rows and stored entries of W
     n_components: int
-    binary: bool  # whether weights are all one
+    binary: bool  # True if all weights are one
 
     def cost(self) -> StageCost:
-        """Return its cost."""
+        """Return the cost of the solver."""
         (n, n_entries), wanted = self.size, self.n_components
         stored, what = 8 * n * wanted, f"W with up to {n_entries:,} entries"
         if self.solver == "eigsh":
@@ -113,7 +113,7 @@ class Choice:
         rows = block_rows(width, n)
         blocks, panels = -(-n // rows), -(-4 * width // self.storage.row_bytes)
         of_panel = panel_bytes(n, n_entries, self.storage, binary=self.binary)
-        of_rows = 8 * 6 * width * rows  # vectors, products, and both turned
+        of_rows = 8 * 6 * width * rows  # vectors, products, and both rotated
         steps = (
             Step(f"the order of {what}", of_panel, 1, 0, blocks),
             Step(f"{what} and a panel of {n:,} rows", of_panel, panels, 0, 2 * panels * blocks,
@@ -121,8 +121,8 @@ class Choice:
             Step("a block of rows of the vectors", of_rows, 2 * blocks, 0,
                  (2 * panels + 1) * blocks, _ROUNDS),
         )  # fmt: skip
-        # In float64: vectors of two rounds, filtered ones and their products; where a task does a
-        # part of a round, also those that the next part begins with and the ones before them.
+        # In float64: vectors of two rounds, the filtered ones and their products; if a task does a
+        # part of a round, also the vectors and previous vectors that the next part starts from.
         in_parts = n_entries * self.storage.row_bytes / 8 * _DEGREE > MULTIPLICATIONS
         vectors = (48 if in_parts else 32) * n * width
         scratch = (12 + 4 * (not self.binary)) * n_entries + vectors + stored  # and W in order
@@ -137,17 +137,17 @@ def choose_solver(
     memory_limit: int,
     binary: bool = False,
 ) -> Choice:
-    """Return the solver that will run, and why.
+    """Return the solver that will run, and the reason.
 
-    It follows from sizes and settings, never from the cluster, so that results do not. Workers may
-    have run pynndescent before. Few rows that chebyshev has no use for go to eigsh.
+    It depends on sizes and settings only, never on the cluster, so that results do not either.
+    Workers may have run pynndescent before. Graphs with too few rows for chebyshev use eigsh.
     With eigsh one worker holds W twice and the vectors, with chebyshev W and a few columns of the
-    vectors; where W does not fit, it is read for each product.
+    vectors; if W does not fit, it is read for each product.
 
     Raises
     ------
     MemoryLimitError
-        If it does not fit the limit.
+        If the solver does not fit the limit.
     """
     budget = budget_after_search(memory_limit)
     needed = eigsh_bytes(n_samples, n_entries, n_components)
@@ -183,8 +183,8 @@ def spectral_cost(
 ) -> StageCost:
     """Return the cost of `bigfs.spectral.embedding.spectral_embedding`.
 
-    The graph has once to twice as many entries as neighbors, since an edge exists if either end
-    lists the other; which solver fits, and what it takes, may differ in between.
+    The graph has between one and two entries per row and neighbor, since an edge exists if either
+    end lists the other; which solver fits, and what it costs, may differ in this range.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def spectral_cost(
 
 
 def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
-    """Return how a task of chebyshev holds W and vectors: what fits of the fastest ways."""
+    """Return how a task of chebyshev holds W and vectors: the fastest option that fits."""
     ways = [(True, "levels", CACHE_LINE)]
     ways += [(False, way, length) for length in ROW_BYTES for way in ("levels", "partitions")]
     ways += [(False, "none", length) for length in ROW_BYTES]
@@ -218,21 +218,21 @@ def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Stora
 def suggest_n_clusters(
     eigenvalues: np.ndarray, clear_gap: float = CLEAR_GAP, no_fewer: int = _NO_FEWER
 ) -> int:
-    """Return the number of clusters that "auto" takes: that of the last clear gap.
+    """Return the number of clusters that "auto" chooses: that of the last clear gap.
 
-    A gap is clear if the eigenvalue above it is at least twice that below, and 0.01 more: what is
-    needed of the bulk of the spectrum, too. If none is, it is the number of the largest gap, but
-    at least 8, the default of most methods. Too few clusters cost more than too many, so an
-    earlier gap, between groups of groups, does not count.
+    A gap is clear if the eigenvalue above it is at least twice that below, plus 0.01, which the
+    bulk of the spectrum must satisfy as well. If there is no clear gap, it is the number of the
+    largest gap, but at least 8, the default of most methods. Too few clusters cost more than too
+    many, so an earlier gap, between groups of groups, does not count.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (n_components,), float64
         As in `relative_gaps`.
     clear_gap : float, default=0.5
-        The least relative gap that is clear.
+        Smallest relative gap that is clear.
     no_fewer : int, default=8
-        The least number without a clear gap.
+        Lower bound on the number if there is no clear gap.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def suggest_n_clusters(
 
 
 def relative_gaps(eigenvalues: np.ndarray) -> np.ndarray:
-    """Return the gap above the eigenvalues of each number of clusters.
+    """Return the gap above the eigenvalues for each number of clusters.
 
     Parameters
     ----------
@@ -264,8 +264,8 @@ def relative_gaps(eigenvalues: np.ndarray) -> np.ndarray:
     Notes
     -----
     von Luxburg, "A tutorial on spectral clustering", Statistics and Computing 17, 2007, section
-    8.3, with the gap relative to its upper end. Values below 1e-9 count as zero. Those far below
-    0.01 hardly differ: they belong to groups that a few edges, or none, connect with the others.
+    8.3, with the gap relative to its upper end. Values below 1e-9 count as zero. Values far below
+    0.01 hardly differ: they belong to groups connected with the others by few edges or none.
     """
     values = np.where(eigenvalues < 1e-9, 0.0, eigenvalues)
     return np.asarray(np.diff(values) / (values[1:] + _NEARLY_ZERO))

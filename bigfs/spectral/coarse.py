@@ -1,9 +1,9 @@
-"""A start from a coarse graph, whose rows are groups of neighbors.
+"""Initial vectors from a coarse graph, whose rows are groups of neighbors.
 
-Eigenvectors that belong to small eigenvalues hardly change along an edge: those of a graph with a
-row for each group of neighbors, some dozen times smaller, are near them. Only the first columns of
-a block begin with them. The others stay random, so that a vector that the coarse graph lacks is
-found as it is from a random start.
+Eigenvectors of small eigenvalues hardly change along an edge: those of a graph with one row per
+group of neighbors, some dozen times smaller, approximate them. Only the first columns of a block
+start with them. The others stay random, so that a vector missing in the coarse graph is found as
+from a random start.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from bigfs.spectral.problem import Goal, Problem
 from bigfs.spectral.tasks import Begin, copy_columns
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
-# Fewer rows are not worth it.
+# With fewer rows it is not worth it.
 LEAST_ROWS = 2**17
-# A coarse graph must be at most this share of the rows, and have at most so many entries a row of
-# the fine one: others gain too little for what they cost.
+# Upper bounds on the rows of a coarse graph, as a share of the fine rows, and on its entries per
+# fine row: larger ones gain too little for their cost.
 _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
-# One of so many vectors beyond those wanted stays random.
+# One of this many vectors beyond the wanted ones stays random.
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**14
-# Measured: of an entry of a coarse graph while it is made, in sums of which two are added.
+# Measured: bytes per entry of a coarse graph while it is built from sums added in pairs.
 _ENTRY_BYTES = 22
-# Measured: of an entry of some rows of the fine graph while their sums are made.
+# Measured: bytes per entry of some rows of the fine graph while their sums are computed.
 _PART_BYTES = 40
-# Of a row of the fine graph: its group before and after the others have joined one.
+# Bytes per row of the fine graph: its group, before and after ungrouped rows have joined one.
 _ROW_BYTES = 8
-# Rounds of a rough solution, and the tolerance that they aim at.
+# Rounds of a rough solution, and its tolerance.
 _ROUGH_ROUNDS, _ROUGH_TOL = 3, 1e-2
 
 
 def n_near(n_missing: int) -> int:
-    """Return the columns of a block that begin near their end, more than those wanted."""
+    """Return the number of columns of a block with approximate vectors, more than those wanted."""
     width = block_width(n_missing)
     return width - max(1, (width - n_missing) // _GUARDS_PER_RANDOM)
 
@@ -53,10 +53,10 @@ def n_near(n_missing: int) -> int:
 def group_rows(
     parts: Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]], n_rows: int
 ) -> tuple[np.ndarray, int]:
-    """Return the group of each row of a symmetric CSR matrix, int32, and their number.
+    """Return the group of each row of a symmetric CSR matrix, int32, and the number of groups.
 
-    A group is a row with its neighbors, or a few more that are left between such groups. Rows come
-    part by part, (first row, indptr, indices), in order, and are asked for twice.
+    A group is a row with its neighbors, or a few leftover rows between such groups. ``parts()``
+    yields the rows in order, as (first row, indptr, indices), and is called twice.
     """
     seed, join = compiled(_seed_groups), compiled(_join_groups)
     labels, count = np.full(n_rows, -1, np.int32), 0
@@ -69,7 +69,7 @@ def group_rows(
 
 
 def _seed_groups(indptr: Any, indices: Any, first: int, labels: Any, count: int) -> int:
-    """Give rows whose neighbors are in no group a group with these; return the next number."""
+    """Group each row whose neighborhood is ungrouped with its neighbors; return the next number."""
     for i in range(len(indptr) - 1):
         is_free = labels[first + i] < 0
         for entry in range(indptr[i], indptr[i + 1]):
@@ -86,7 +86,7 @@ def _seed_groups(indptr: Any, indices: Any, first: int, labels: Any, count: int)
 def _join_groups(
     indptr: Any, indices: Any, first: int, labels: Any, joined: Any, count: int
 ) -> int:
-    """Give rows without a group that of a neighbor, or their own; return the next number."""
+    """Give ungrouped rows the group of a neighbor, or their own; return the next number."""
     for i in range(len(indptr) - 1):
         if labels[first + i] >= 0:
             continue
@@ -111,7 +111,7 @@ def coarse_rows(
     Parameters
     ----------
     edges : tuple of ndarray (indptr, indices, weights)
-        Rows of W, or a single weight of all entries.
+        Rows of W; weights may be a single value for all entries.
     of_rows, of_columns : ndarray of int32
         The groups of these rows, and of all columns.
     count : int
@@ -128,9 +128,9 @@ def coarse_rows(
 
 
 def _sum_of(parts: Iterable[Any], most: int) -> Any:
-    """Return the sum of sparse matrices, None once they have more than ``most`` entries.
+    """Return the sum of sparse matrices, or None once they have more than ``most`` entries.
 
-    Those of about the same size are added, so that each entry is copied a few times only.
+    Matrices of similar size are added, so that each entry is copied only a few times.
     """
     sums: list[Any] = []
     for part in parts:
@@ -145,19 +145,19 @@ def _sum_of(parts: Iterable[Any], most: int) -> Any:
 def coarse_start(
     graph: StoredGraph, begin: Begin, n_missing: int, scratch: Scratch, storage: Storage
 ) -> Begin:
-    """Return the vectors of a coarse graph as a beginning, or ``begin`` if that is not worth it.
+    """Return a start from the vectors of a coarse graph, or ``begin`` if that is not worth it.
 
-    A coarse graph of many rows begins with a coarser one itself.
+    A coarse graph with many rows is itself solved from a coarser one.
 
     Parameters
     ----------
     graph : StoredGraph
     begin : Begin
-        A random one.
+        A random start.
     n_missing : int
-        Vectors wanted.
+        Number of wanted vectors.
     scratch : Scratch
-        Gets the vectors.
+        Receives the vectors.
     storage : Storage
     """
     n, count = graph.n_samples, n_near(n_missing)
@@ -197,14 +197,14 @@ def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -
     parts = _coarse_parts(products, labels, count)
     if count > _MOST_ROWS * n or (W := _sum_of(parts, most)) is None:
         return 0
-    # The diagonal counts: degrees are the sums of all entries of a row.
+    # The diagonal is included: degrees are the sums of all entries of a row.
     AffinityMatrix.store(W, W @ np.ones(count), Scratch(folder))
     groups.write(0, labels if products.place is None else labels[products.place])
     return count
 
 
 def _coarse_parts(products: Transition, labels: np.ndarray, count: int) -> Iterator[Any]:
-    """Yield the sums over groups of some rows of W after the other."""
+    """Yield the sums over groups of W, for some rows at a time."""
     for first, (indptr, indices, weights, degrees) in products.pieces():
         for start, stop in block_bounds(len(degrees), _ROWS):
             entries = slice(int(indptr[start]), int(indptr[stop]))

@@ -20,20 +20,21 @@ from bigfs.spectral.problem import (
 )
 from bigfs.spectral.thin import pseudo_inverse, sparse_order
 
-# Below this many rows a dense solver is faster and exact.
+# With at most this many rows a dense solver is faster and exact.
 DENSE_ROWS = 600
-# Restarts after which ARPACK is given up; what it can do takes it some dozens.
+# Restarts after which ARPACK is given up; if it converges, it needs some dozens.
 _MOST_RESTARTS = 1000
-# The smallest tolerance that ARPACK is given.
+# The smallest tolerance that is passed to ARPACK.
 _LEAST_TOL = 1e-15
-# Vectors beyond those wanted that a group of equal eigenvalues may take, if these are fewer.
+# A group of equal eigenvalues may add this many vectors before it is cut, or as many as are
+# requested if these are more.
 _MOST_EXTRA = 16
 
 
 class Stalled(ConvergenceError):
-    """ARPACK did not converge, which another solver may."""
+    """ARPACK did not converge; another solver may."""
 
-    instead = "chebyshev", "eigsh did not converge"  # the solver to take, and why
+    instead = "chebyshev", "eigsh did not converge"  # the solver to use, and the reason
 
 
 def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> Eigenpairs:
@@ -46,7 +47,7 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     n_components : int
         Number of pairs, at most n_samples - 1.
     tol : float
-        Which residuals are accepted, see `bigfs.spectral.problem.Goal.accepted`.
+        Determines the accepted residuals, see `bigfs.spectral.problem.Goal.accepted`.
     random_state : int
         Seed of the start vector.
 
@@ -59,18 +60,18 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     InputError
         If a degree is not positive or ``n_components`` is too large.
     ConvergenceError
-        If the residual of a pair that is not of the bulk stays above what is accepted, or ARPACK
-        does not converge (`Stalled`).
+        If the residual of a pair outside the bulk exceeds the accepted one, or ARPACK does not
+        converge (`Stalled`).
 
     Notes
     -----
-    ARPACK multiplies with S, or, if the graph has a sparse factor, with the pseudo-inverse of I - S
+    ARPACK multiplies by S, or, if the graph has a sparse factor, by the pseudo-inverse of I - S
     (`bigfs.spectral.thin`).
     """
     problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
-    # Of few rows, or of most of the pairs, the dense solver is the better one, or the only one.
+    # For few rows, or for most of the pairs, the dense solver is better or the only option.
     if problem.n_samples <= DENSE_ROWS or problem.n_wanted >= problem.n_samples - 2:
         return solve_dense(problem)
     if (order := sparse_order(problem.W)) is not None:
@@ -87,31 +88,31 @@ def solve_dense(problem: Problem) -> Eigenpairs:
 
     n, k, null = problem.n_samples, problem.n_wanted, problem.null
     same = null.labels[:, None] == null.labels
-    # Eigenvalues of S are at least -1: shifted by 3, the null space's 1 comes last.
+    # Eigenvalues of S are at least -1: shifted by -3, those of the null space become the smallest.
     matrix = problem.scaled().toarray() - 3.0 * same * np.multiply.outer(null.unit, null.unit)
     problem.n_products += n
     try:
         values, vectors = eigh(matrix, subset_by_index=[n - k, n - 1])
-    except LinAlgError:  # the default driver gives up where eigenvalues agree up to rounding
+    except LinAlgError:  # the default driver may fail if eigenvalues agree up to rounding
         values, vectors = (part[..., n - k :] for part in eigh(matrix, driver="evd"))
     return problem.finish(1.0 - values[::-1], np.ascontiguousarray(vectors[:, ::-1]))
 
 
 @dataclass
 class _Operator:
-    """S, whose largest eigenvalues are 1 - lambda, or what is given to solve by instead of it."""
+    """S, whose largest eigenvalues are 1 - lambda, or the given solve in place of it."""
 
     problem: Problem
     scaled: Any  # S as scipy CSR
-    tol: float  # of ARPACK
-    # The pseudo-inverse of I - S: its largest eigenvalues are 1 / lambda.
+    tol: float  # tolerance of ARPACK
+    # Product with the pseudo-inverse of I - S: its largest eigenvalues are 1 / lambda.
     solve: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenpairs by products with S: again with a smaller tolerance if that is needed.
+    """Return eigenpairs by products with S, repeated with a smaller tolerance if needed.
 
-    ARPACK's tolerance is absolute, and what is accepted depends on the eigenvalues.
+    ARPACK's tolerance is absolute, while the accepted residuals depend on the eigenvalues.
     """
     operator = _Operator(problem, problem.scaled(), 1e-2 * problem.tol)
     while True:
@@ -127,11 +128,11 @@ def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndar
 
 
 def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest eigenvalues of I - S without the null space, and their vectors.
+    """Return the smallest eigenvalues of I - S beyond the null space, and their vectors.
 
-    Krylov spaces of one start vector hold one vector of a multiple eigenvalue, so a run can miss
-    copies without a sign of it. What was found is projected out and the smallest of the rest is
-    looked at, until it is above the last pair asked for and its group.
+    The Krylov space of one start vector contains only one vector of a multiple eigenvalue, so a run
+    can miss copies without any indication. The vectors found are projected out and the smallest of
+    the remaining eigenvalues is computed, until it is above the last requested pair and its group.
     """
     problem = operator.problem
     missing = problem.n_missing
@@ -155,7 +156,7 @@ def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndar
         kept = int((eigenvalues < eigenvalues[missing - 1] + width).sum())
         eigenvalues, vectors = eigenvalues[:kept], vectors[:, :kept]
         more = min(2 * more, problem.n_wanted)
-    # scipy tells products only.
+    # scipy reports no iterations, only products can be counted.
     problem.n_iterations = problem.n_products
     return eigenvalues, vectors
 
@@ -163,7 +164,7 @@ def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndar
 def _smallest(
     operator: _Operator, k: int, known: np.ndarray | None, random_state: int, block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k smallest eigenpairs of I - S beyond the null space and what is known."""
+    """Return the k smallest eigenpairs of I - S beyond the null space and the known vectors."""
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     problem = operator.problem
@@ -176,10 +177,10 @@ def _smallest(
     def apply(x: np.ndarray) -> Any:
         problem.n_products += 1
         if problem.n_products % 10 == 0:
-            say_where(f"{problem.n_products} products")  # ARPACK tells no residuals
+            say_where(f"{problem.n_products} products")  # ARPACK reports no residuals
         x = x.ravel()
         part = project(x)
-        # What is projected out comes below all other eigenvalues.
+        # Projected-out directions get an eigenvalue below all others.
         if operator.solve is None:
             return operator.scaled @ x - 3.0 * part
         y = operator.solve(x - part)
@@ -190,11 +191,11 @@ def _smallest(
     start -= project(start)
     linear = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        # Where the Krylov space ends ARPACK goes on from a random vector: of our seed, not of its.
+        # If the Krylov space is exhausted, ARPACK restarts from a random vector: use our seed.
         theta, vectors = eigsh(
             linear, k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS, rng=generator
         )
-    except ArpackError as error:  # also where few eigenvalues differ: no shifts are left
+    except ArpackError as error:  # also if there are few distinct eigenvalues: no shifts are left
         raise Stalled(
             f"spectral: {len(getattr(error, 'eigenvalues', ()))} of {k} eigenvectors converged to "
             f"{operator.tol:g} by ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or "
@@ -206,7 +207,7 @@ def _smallest(
 
 
 def _rayleigh_ritz(scaled: Any, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eigenvalues of I - S in the span of the vectors, ascending, and their vectors."""
+    """Return the Ritz values of I - S in the span of the vectors, ascending, and Ritz vectors."""
     from scipy.linalg import eigh, qr
 
     basis, _ = qr(vectors, mode="economic")

@@ -1,7 +1,7 @@
 """The spectral embedding of a graph: smallest eigenpairs of L y = lambda D y.
 
 Small graphs are one task on a worker, which reads W from storage and writes the embedding back;
-others are solved by many tasks. Neither W nor the vectors reach the client.
+larger ones are solved by many tasks. Neither W nor the vectors reach the client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Kept, Scratch, block_bounds, read_attributes
 from bigfs.store.scratch import chunk_rows as chunk_rows_of
 
-# Attributes of an embedding that are stored as arrays, and those that are not stored beside it.
+# Attributes of an embedding that are arrays, and those that are not part of its metadata.
 _ARRAYS = ("eigenvalues", "norms", "residuals", "mixed", "spectrum")
 _PLACES = ("embedding_ref", "scratch")
 
@@ -53,30 +53,30 @@ class SpectralEmbedding(Kept):
         Euclidean norms of the y, for methods that scale them to one.
     residuals : ndarray of shape (n_components,), float64
         ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``: at most ``tol`` times the
-        eigenvalue, or what leaves an angle of ``tol`` to the true vector, but for pairs of the
-        bulk, which are left as they are where they are slow.
+        eigenvalue, or the residual that leaves an angle of ``tol`` to the true vector. It may be
+        larger for pairs in the bulk of the spectrum, which are given up if they converge slowly.
     mixed : ndarray of shape (n_components,), bool
-        Vectors whose eigenvalues are so close to the next ones that the residuals do not tell them
-        apart: their span is known, but not each of them.
+        Vectors whose eigenvalues are so close to adjacent ones that the residuals do not separate
+        them: their span is known, but not each of them.
     edge : float
-        The largest eigenvalue that was looked at, of those asked for and some beyond.
+        The largest computed eigenvalue, including some beyond the requested ones.
     tol : float
-        How exact the vectors were to be.
+        Requested tolerance of the vectors.
     n_connected_components : int
-        Of the graph; each beyond the first gives one eigenvalue of zero.
+        Number of components of the graph; each beyond the first gives one eigenvalue of zero.
     spectrum : ndarray of shape (n_computed,), float64
-        All eigenvalues that were computed, ascending: those of the embedding and, if their
-        number was "auto", the ones beyond the gap.
+        All computed eigenvalues, ascending: those of the embedding and, if their number was
+        "auto", those beyond the gap.
     solver, reason : str
-        The solver that ran, and why this one.
+        The solver that ran, and the reason for it.
     n_products : int
-        Transition of W with one vector that it took.
+        Number of products of W with one vector.
     n_iterations : int
-        Rounds of the solver.
+        Number of iterations of the solver.
     scratch : Scratch
         Keeps the stored embedding alive.
     n_guards : int
-        Vectors beyond those asked for that are kept for an update.
+        Number of vectors beyond the requested ones that are stored for an update.
     """
 
     eigenvalues: np.ndarray
@@ -97,16 +97,16 @@ class SpectralEmbedding(Kept):
 
     @property
     def embedding(self) -> Any:
-        """The eigenvectors as a zarr array, read when asked."""
+        """The eigenvectors as a zarr array, read lazily."""
         return self.embedding_ref.open(self.scratch)
 
     def describe(self) -> dict[str, Any]:
-        """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
+        """Return the metadata that `open` needs besides the stored embedding, as JSON values."""
         values = {name: getattr(self, name) for name in vars(self) if name not in _PLACES}
         return {k: v.tolist() if k in _ARRAYS else v for k, v in values.items()}
 
     def notes(self) -> list[str]:
-        """Return notes on which pairs describe groups, and how "auto" chose their number."""
+        """Return notes on the pairs that describe groups, and on how "auto" chose their number."""
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
         kept = len(self.eigenvalues)
         missing = max(0, kept - self.n_connected_components + 1)
@@ -159,12 +159,13 @@ class Resume:
     Attributes
     ----------
     checkpoint : Path, ObjectPath or None, default=None
-        Folder that outlives an interrupted run: with chebyshev the next one goes on from there.
+        Folder that is kept when a run is interrupted: with chebyshev the next run continues from
+        it.
     start : SpectralEmbedding or None, default=None
-        That of the first rows' graph by the solver ``chebyshev``, near which the same solver
-        begins.
+        The embedding of the first rows' graph by the solver ``chebyshev``, which provides initial
+        vectors for the same solver.
     keeps_guards : bool, default=True
-        Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
+        If True, the vectors beyond the requested ones are stored too, which a ``start`` needs.
     """
 
     checkpoint: Location | None = None
@@ -186,8 +187,8 @@ def spectral_embedding(
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
-    The vector of ones (``D^1/2 1`` of the normalized problem) is projected out and
-    ``n_components`` more are returned, the null space of further connected components included.
+    The vector of ones (``D^1/2 1`` of the normalized problem) is projected out and ``n_components``
+    further vectors are returned, including the null space of additional connected components.
 
     Parameters
     ----------
@@ -198,18 +199,18 @@ def spectral_embedding(
         last clear gap among the first 30 eigenvalues, or 8 or more if no gap is clear.
     solver : {"auto", "eigsh", "chebyshev"}, default="auto"
         ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2 or, for long thin graphs, on a factorization
-        of the Laplacian; ``chebyshev`` a filtered subspace iteration, the fastest for many rows
-        and the one of least memory. ``auto`` takes eigsh where it fits and rows are at most
-        100,000 or the graph is thin, and chebyshev otherwise.
+        of the Laplacian; ``chebyshev`` is a filtered subspace iteration, which is the fastest for
+        many rows and needs the least memory. ``auto`` uses eigsh if it fits and there are at most
+        100,000 rows or the graph is thin, and chebyshev otherwise.
     tol : float, default=1e-4
-        Residual accepted, as a share of the eigenvalue, or angle accepted to the true vector. A
-        selection of features needs less: runs and estimators take 3e-3 by default.
+        Accepted residual, relative to the eigenvalue, or accepted angle to the true vector.
+        Feature selection needs less accuracy: runs and estimators use 3e-3 by default.
     random_state : int, default=0
         Seed of the start vector.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
     scratch : Scratch or None, default=None
-        Where the embedding is stored. None: a temporary folder that lives with the result.
+        Where the embedding is stored. None: a temporary folder that is deleted with the result.
     chunk_rows : int or None, default=None
         Rows per stored chunk of the embedding; None: one chunk, or several with chebyshev.
     resume : Resume or None, default=None
@@ -224,17 +225,18 @@ def spectral_embedding(
     InputError
         If ``n_components`` or ``solver`` is out of range or W is not an affinity matrix.
     ConvergenceError
-        If a residual stays above what ``tol`` accepts; the message gives them.
+        If a residual remains above what ``tol`` accepts; the message lists the residuals.
     MemoryLimitError
         If W and the basis do not fit one worker, or not even a few columns of the vectors do.
 
     Notes
     -----
     Implements eq. (1) of [1]_ through the largest eigenpairs of ``S = D^-1/2 W D^-1/2``. Cost: no
-    pass over X, and the memory of `bigfs.spectral.choice.choose_solver`.
-    Vectors of equal eigenvalues, or of values too close for ``tol``, have a basis that depends on
-    their span only, and a note says which they are.
-    The number of clusters is that of `bigfs.spectral.choice.suggest_n_clusters`.
+    pass over X, and the memory given by `bigfs.spectral.choice.choose_solver`.
+
+    Vectors of equal eigenvalues, or of eigenvalues too close for ``tol``, get a basis that depends
+    only on their span; a note lists them. The number of clusters is that of
+    `bigfs.spectral.choice.suggest_n_clusters`.
 
     References
     ----------
@@ -260,7 +262,7 @@ def spectral_embedding(
         chunk_rows = chunk_rows_of(n_computed, 8)
     name = "embedding-computed" if is_auto else "embedding"
     out = scratch.create(name, (W.n_samples, n_computed), np.float64, chunk_rows)
-    # A factorization is another task than the one that was chosen.
+    # A factorization is a different task from the chosen one, so its memory is checked separately.
     fits = eigsh_bytes(*size) <= budget_after_search(limit)
     refuses_thin = solver == "auto" and fits and resume.start is None
     used, reason = choice.solver, choice.reason
@@ -285,7 +287,7 @@ def spectral_embedding(
         solution = solve(refuses_thin=False)
     spectrum = solution["eigenvalues"]
     if is_auto:
-        # The first columns alone, in place of all that were computed.
+        # Keep only the first of the computed columns.
         kept, computed = suggest_n_clusters(spectrum), out
         out = scratch.create("embedding", (W.n_samples, kept), np.float64, computed.chunk_rows)
         bounds = block_bounds(W.n_samples, computed.chunk_rows)
@@ -314,13 +316,13 @@ def _eigsh_task(
 
 
 def _ranges(numbers: np.ndarray) -> str:
-    """Return ascending numbers in words: 1 to 3, 5."""
+    """Return ascending numbers as text, such as "1 to 3, 5"."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:
-    """Return the addresses of a start."""
+    """Return the addresses of a start; None if it has no guards."""
     if start is None or not start.n_guards:
         return None
     guards = ArrayRef.at(start.scratch.path / "guards")
@@ -336,7 +338,7 @@ def _as_affinity(graph: Any, scratch: Scratch) -> AffinityMatrix:
 
 
 def _check_n_components(n_components: int | str, n_samples: int) -> int:
-    """Return how many pairs to compute."""
+    """Return the number of pairs to compute."""
     if n_components == "auto":
         if n_samples < 4:
             raise InputError(

@@ -1,13 +1,13 @@
 """Block Chebyshev-filtered subspace iteration: many eigenpairs from products of W with a block.
 
-Each round applies a Chebyshev polynomial of S to a block of vectors, which damps the unwanted
-part of the spectrum and lets the wanted part grow, and then solves the small eigenproblem in the
-span (Rayleigh-Ritz). The filter runs in float32, the small problem in float64. Nothing is
-orthogonalized against a growing basis, and the filter takes a few columns at a time.
+Each round applies a Chebyshev polynomial of S to a block of vectors, which damps the unwanted part
+of the spectrum and amplifies the wanted part, and then solves the small eigenproblem in the span
+(Rayleigh-Ritz). The filter runs in float32, the small problem in float64. There is no
+orthogonalization against a growing basis, and the filter processes a few columns at a time.
 
-This module decides: cut, degree, which vectors are done, when it ends. What is computed on the
-vectors is the business of `bigfs.spectral.block`. The iterate is kept as ``z = D^-1/2 u``: with
-it, ``S u`` is ``P z`` with ``P = D^-1 W``.
+This module makes the decisions: cut, degree, converged vectors, termination. The computations on
+the vectors are in `bigfs.spectral.block`. The iterate is stored as ``z = D^-1/2 u``, for which
+``S u`` becomes ``P z`` with ``P = D^-1 W``.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from bigfs.runtime.progress import say_where
 from bigfs.spectral.block import Steps, StoredBlock
 from bigfs.spectral.problem import GROUP, GUARDS, Goal
 
-# Blocks are a whole number of vector registers wide.
+# The width of a block is a multiple of the width of a vector register.
 _LANES = 8
-# float32 carries residuals down to a tenth of this, after filters of degree 1000; below it the
-# iterate goes on in float64.
+# float32 reaches residuals of a tenth of this after filters of degree 1000; if residuals below this
+# are needed, the iteration continues in float64.
 FLOAT32_RESIDUAL = 5e-5
-# Shares of what is accepted that wanted vectors must reach, and at which they are done.
+# Shares of the accepted residual that wanted vectors must reach, and at which they are done.
 _SOLVED = 0.5
 _DONE = 0.3
 _FIRST_DEGREE = 16
-# Near the wanted vectors, what is wrong is mostly of eigenvalues far beyond the guards: the first
-# cut is at so many times the last guard's, which damps it at a low degree and spares the guards.
+# For a block near the wanted vectors, most of the error is in eigenvalues far beyond the guards:
+# the first cut is at this multiple of the last guard's eigenvalue, which damps the error at a low
+# degree and spares the guards.
 _NEAR_CUT = 4.0
-# After so many rounds columns that began anywhere are near vectors too.
+# After this many rounds columns with a random start have become near vectors too.
 _ROUNDS_OF_A_START = 2
 _LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
-# A gap of this share of an eigenvalue before it, and pairs that follow at this share of it each,
-# set the bulk of the spectrum apart.
+# The bulk of the spectrum begins behind a gap of this share of an eigenvalue, if the pairs that
+# follow it are at most this share of it apart on average.
 _GAP, _SPACING = 0.5, 0.03
-# Rounds that pairs of the bulk get while nothing else is late: behind such a gap, and elsewhere.
+# Rounds granted to pairs of the bulk while all others have converged: behind such a gap, and else.
 _PATIENCE_BEHIND_GAP, _PATIENCE = 3, 20
-# The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
+# Lower bound on the distance of the cut from a wanted eigenvalue, relative to 1 - mu.
 _CLEARANCE = 0.05
-# Largest growth within one filter, as an exponent: more drowns small parts in rounding.
+# Upper bound on the exponent of growth within one filter: more drowns small parts in rounding.
 _LARGEST_GROWTH = {"float32": 17.0, "float64": 34.0}
-# Steps of the Lanczos process that bounds the spectrum from below.
+# Number of Lanczos steps that bound the spectrum from below.
 BOUND_STEPS = 12
 
 
 def block_width(n_missing: int) -> int:
-    """Return the vectors of a block: those wanted and guards that speed up the last of them."""
+    """Return the number of vectors of a block: those wanted, and guards that speed up the last."""
     return -(-(n_missing + max(4, n_missing // 4)) // _LANES) * _LANES
 
 
@@ -64,16 +65,16 @@ class Window:
 
     @property
     def half(self) -> float:
-        """Half its width."""
+        """Half the width of the interval."""
         return (self.cut - self.low) / 2
 
     @property
     def center(self) -> float:
-        """Its center."""
+        """Center of the interval."""
         return (self.cut + self.low) / 2
 
     def rate(self, mu: float) -> float:
-        """Return the exponent by which one more degree lets the part at mu grow."""
+        """Return the exponent by which one more degree amplifies the component at mu."""
         return float(np.arccosh(max((mu - self.center) / self.half, 1.0)))
 
     def recurrence(self, degree: int) -> list[tuple[float, float, float]]:
@@ -88,13 +89,13 @@ class Window:
         return steps
 
 
-# What a record has of an iteration and of its goal.
+# Fields of the record of an iteration, and of its goal.
 _COUNTED = ("degree", "n_done", "n_waited", "n_given_up", "is_cut", "is_done")
 _COUNTED_BY_GOAL = ("n_products", "n_iterations", "edge")
 
 
 class Iteration:
-    """The rounds of filter and Rayleigh-Ritz on a block, until all is found.
+    """The rounds of filter and Rayleigh-Ritz on a block, until convergence.
 
     Parameters
     ----------
@@ -107,13 +108,13 @@ class Iteration:
     def __init__(self, goal: Goal, block: StoredBlock) -> None:
         self.goal, self.block = goal, block
         self.degree, self.n_done = _FIRST_DEGREE, 0
-        # Leading columns of the block that begin near the wanted vectors and their guards.
+        # Number of leading columns that start near the wanted vectors and their guards.
         self._n_near = block.n_near if block.n_near > goal.n_missing else 0
-        # Whether there are more vectors of the last eigenvalue than the block has.
+        # True if the last eigenvalue has more vectors than the block.
         self.is_cut = self.is_done = False
         # Eigenvalues of L, ascending, and their residuals.
         self.eigenvalues = self.residuals = np.zeros(0)
-        # Rounds in which only pairs of the bulk were late, and how many of these are given up.
+        # Rounds in which only pairs of the bulk were late, and how many of these were given up.
         self.n_waited = self.n_given_up = 0
         if block.record.state is not None:
             state = block.record.state["iteration"]
@@ -139,13 +140,13 @@ class Iteration:
         Raises
         ------
         ConvergenceError
-            If the residual of a pair that is not of the bulk stays above what is accepted.
+            If the residual of a pair outside the bulk exceeds the accepted one.
 
         Notes
         -----
-        A pair of the bulk, where eigenvalues crowd, would take hundreds of rounds, and any
-        vector of its neighborhood serves as well: what is late there after some rounds stays as
-        it is.
+        A pair of the bulk, where eigenvalues are close together, would need hundreds of rounds, and
+        any vector from the span of its neighbors serves as well: pairs of the bulk that are still
+        late after some rounds are left unconverged.
         """
         goal = self.goal
         while goal.n_iterations < _MAX_ROUNDS and not self.is_done:
@@ -165,30 +166,30 @@ class Iteration:
                     return
                 self.block.dtype = "float64"
             self._plan(max(needed, 1))
-            # The leading vectors that are done may be left out by the filter.
+            # The leading vectors that are done may be skipped by the filter.
             late = self.residuals > _DONE * self.accepted
             late[goal.n_missing - 1 :] = True
             self.n_done = 0 if self._is_coarse() else int(late.argmax())
-        # The residuals in float64 decide whether that is enough.
+        # Out of rounds: the caller decides from the residuals in float64.
 
     def run_roughly(self, n_rounds: int) -> None:
-        """Do some rounds; the vectors that are wanted come first."""
+        """Do some rounds without a test of convergence; the wanted vectors come first."""
         for _ in range(n_rounds):
             self._round()
             self._plan(self.goal.n_missing)
 
     def _round(self) -> None:
-        """Filter the block, and turn it to Ritz vectors."""
+        """Filter the block, and rotate it to Ritz vectors."""
         self.block.commit(self._state())
         self.goal.n_iterations += 1
         self._ritz(self.window.recurrence(self.degree), self.n_done)
 
     def _ritz(self, steps: Steps, n_done: int) -> None:
-        """Turn the filtered block to Ritz vectors, and measure these."""
+        """Rotate the filtered block to Ritz vectors, and compute their residuals."""
         self.eigenvalues, self.residuals, n_products = self.block.ritz(steps, n_done)
         self.goal.n_products += n_products
         self.goal.edge = float(self.eigenvalues[-1])
-        # Residuals that would be small enough.
+        # The largest accepted residuals.
         self.accepted = self.goal.accepted(self.eigenvalues)
 
     def _state(self) -> dict[str, Any]:
@@ -201,24 +202,24 @@ class Iteration:
         }
 
     def _n_known(self) -> int:
-        """Return the columns that are near a vector each: at first those that began near."""
+        """Return the number of columns near a vector: initially those that started near one."""
         is_new = self._n_near and self.goal.n_iterations < _ROUNDS_OF_A_START
         return self._n_near if is_new else self.block.width
 
     def _is_coarse(self) -> bool:
-        """Say whether float32 still runs although what is accepted will need float64."""
+        """Return True if the block is still float32 but the accepted residuals need float64."""
         least = self.accepted[: self.goal.n_missing].min()
         return self.block.dtype == "float32" and least < FLOAT32_RESIDUAL
 
     def _target(self) -> np.ndarray:
-        """Return the residuals to reach with the present type."""
+        """Return the residuals to reach with the current dtype."""
         target = _SOLVED * self.accepted
         return np.maximum(target, FLOAT32_RESIDUAL) if self._is_coarse() else target
 
     def _needed(self) -> int:
-        """Return how many vectors must converge: to the end of the last one's group.
+        """Return the number of vectors that must converge, including the last one's whole group.
 
-        Without those of the bulk that have been waited for in vain.
+        Pairs of the bulk that are given up after waiting are not counted.
         """
         wanted, eigenvalues = self.goal.n_missing, self.eigenvalues
         if self.n_given_up:
@@ -237,15 +238,15 @@ class Iteration:
         return needed
 
     def _plan(self, needed: int) -> None:
-        """Set the next cut to the last guard, and the degree to what should be enough."""
+        """Set the next cut to the last guard, and the degree to a sufficient estimate."""
         low, guard = self.window.low, self.eigenvalues[self._n_known() - 1]
-        # Where the guards are copies of the last wanted vector, the cut must still be beyond it.
+        # If the guards belong to the last wanted eigenvalue, the cut must still be beyond it.
         beyond = max(guard, (1 + _CLEARANCE) * self.eigenvalues[needed - 1])
         self.window = Window(low, max(1.0 - float(beyond), low + 0.1))
         self.degree = self._degree(needed, 3 * self.degree)
 
     def _degree(self, needed: int, most: int) -> int:
-        """Return the degree that should be enough with this window."""
+        """Return an estimate of the degree that suffices with this window."""
         excess = self.residuals[:needed] / np.maximum(_DONE * self.accepted[:needed], 1e-300)
         rates = np.array([self.window.rate(1.0 - value) for value in self.eigenvalues[:needed]])
         degree = (np.log(2.0 * np.maximum(excess, 1.0)) / np.maximum(rates, 1e-9)).max()
@@ -255,21 +256,21 @@ class Iteration:
 
 
 def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
-    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
+    """Return the number of pairs before the bulk of the spectrum; None if all, or without a gap.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (n_components,)
         Ascending, without the trivial one.
     edge : float
-        The largest eigenvalue that was looked at beyond them.
+        The largest computed eigenvalue, beyond them.
     n_beyond : int, default=2
-        Least number of eigenvalues from the one behind the last to the edge.
+        Lower bound on the number of eigenvalues after the last one, up to the edge.
 
     Notes
     -----
-    It begins where an eigenvalue is at least twice the one before it, and those that follow, up to
-    the edge, are at most 3 % of it apart in the mean.
+    The bulk begins at an eigenvalue that is at least twice the one before it, if those that follow,
+    up to the edge, are at most 3 % of it apart on average.
     """
     before = np.concatenate([[0.0], eigenvalues[:-1]])
     followers = np.arange(len(eigenvalues), 0, -1) + n_beyond - 1
@@ -281,9 +282,10 @@ def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUAR
 def _bounds(alpha: np.ndarray, beta: np.ndarray) -> tuple[float, float]:
     """Return a lower bound of the spectrum of S, and a first cut near its upper end.
 
-    From a few Lanczos steps with the safeguard of Zhou and Li 2011, twice over: the residual is
-    subtracted. The last vectors of a graph are often those of a few rows, of which some steps from
-    a random vector see little; the filter lets what is below the bound grow.
+    They come from a few Lanczos steps. From the least Ritz value the residual is subtracted twice,
+    that is double the safeguard of Zhou and Li 2011: the last eigenvectors of a graph are often
+    concentrated on a few rows, of which a few steps from a random vector see little, and the filter
+    amplifies the spectrum below the bound.
     """
     from scipy.linalg import eigh_tridiagonal
 

@@ -1,4 +1,4 @@
-"""Transition of a sparse matrix with a thin block of vectors, fused with their recurrence."""
+"""Product of a sparse matrix with a thin block of vectors, fused with their recurrence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from bigfs.core.threads import compiled
 
 CACHE_LINE = 64
-# Entries of W between a product and the row that is asked of memory meanwhile: rows come in no
-# order that a processor could guess.
+# Rows are prefetched this many entries of W ahead of their use: their order is irregular, so a
+# processor cannot predict it.
 _AHEAD = 32
 _READ, _KEEP, _DATA = 0, 3, 1
-# What numba finds under this name when it compiles the loops.
+# Set before the loops are compiled; numba finds it under this name.
 _prefetch: Any = None
 
 
@@ -28,8 +28,8 @@ def compiled_products() -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def _prefetch_instruction() -> Any:
-    """Return a function for compiled code: fetch ``X[i, j]``, and do not wait for it."""
-    # All of it: while another thread imports numba, parts of it are there half done.
+    """Return a function for compiled code that prefetches ``X[i, j]`` without waiting for it."""
+    # Import numba as a whole: while another thread imports it, parts of it are incomplete.
     import numba
     from llvmlite import ir
     from numba.core import cgutils, types
@@ -58,8 +58,8 @@ def _step(
 ) -> None:  # fmt: skip
     """Compute ``Y <- a P X + b X + c Y`` for consecutive rows of ``P = D^-1 W``, from ``first`` on.
 
-    Y is not read where c is 0. A single weight is that of every entry. Each row is summed in one
-    fixed order, each column by itself.
+    Y is not read if c is 0. A single weight applies to all entries. Each row is summed in one fixed
+    order, each column independently.
     """
     width = X.shape[1]
     total = np.empty(width, X.dtype)
@@ -88,7 +88,7 @@ def _step(
 def _gather(
     indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, rows: Any, out: Any
 ) -> None:
-    """Compute some rows of ``P X`` in the type of ``out``."""
+    """Compute some rows of ``P X`` in the dtype of ``out``."""
     width = X.shape[1]
     total = np.empty(width, out.dtype)
     last, lanes = len(indices) - 1, CACHE_LINE // X.itemsize
@@ -108,7 +108,7 @@ def _gather(
 
 
 def warm_up() -> None:
-    """Load numba and the compiled loops, which take 100 MiB: part of a process, not of a task."""
+    """Load numba and the compiled loops, 100 MiB: memory of a process, not of a task."""
     step, gather = compiled_products()
     pointers, ids = np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32)
     csr = pointers, ids, np.ones(2), np.ones(2)
@@ -120,9 +120,9 @@ def warm_up() -> None:
 
 
 def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:
-    """Return an uninitialized block that begins with a cache line.
+    """Return an uninitialized block that is aligned to a cache line.
 
-    A row of one line in an array of NumPy's own lies across two.
+    A row of one cache line in an array allocated by NumPy may extend across two.
     """
     n_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + CACHE_LINE, np.uint8)

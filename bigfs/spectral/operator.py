@@ -1,7 +1,8 @@
-"""``P = D^-1 W`` in storage: W in memory where it fits, and read piece by piece where not.
+"""``P = D^-1 W`` in storage: W in memory if it fits, otherwise read piece by piece.
 
-Either way its rows are in an order that keeps neighbors near, of which there are two: by levels of
-the graph within partitions, and by partitions alone, which takes less memory to make.
+In both cases its rows are in an order that keeps neighbors near each other. There are two such
+orders: by levels of the graph within partitions, and by partitions alone, which needs less memory
+to compute.
 """
 
 from __future__ import annotations
@@ -22,61 +23,61 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
 # Rows of W that are read at a time.
 PIECE_ROWS = 2**16
-# Entries in order that are put together at a time, and chunks that they are stored in.
+# Sorted entries that are assembled at a time, and number of chunks in which they are stored.
 SLICE_ENTRIES, _SLICE_CHUNKS = 2**23, 4
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The way that a task holds W and vectors."""
+    """Layout in which a task holds W and vectors."""
 
-    in_memory: bool  # all of W; otherwise it is read piece by piece for each product
-    order: str  # what a task can make: "levels", "partitions"; "none": W is read as it is
-    row_bytes: int  # of a row of a panel of vectors
-    room: int  # bytes that a task takes at most, by its cost
+    in_memory: bool  # True if all of W is held; otherwise it is read in pieces for each product
+    order: str  # order that a task can compute: "levels", "partitions"; "none": W is read as stored
+    row_bytes: int  # bytes of a row of a panel of vectors
+    room: int  # upper bound on the bytes of a task, by its cost
 
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """Addresses of W and of what was found out about it."""
+    """Addresses of W and of data derived from it."""
 
     W: AffinityMatrix
     labels: ArrayRef  # of shape (n_samples,), int32: connected components, by their first row
     volumes: ArrayRef  # of shape (n_connected,), float64: sums of degrees
-    # Folder of W with its rows in an order that keeps neighbors near; "": W is read as it is.
+    # Folder of W with its rows in an order that keeps neighbors near; "": W is read as stored.
     in_order: str = ""
-    in_memory: bool = False  # whether a task holds W in that order
-    fill: int = -1  # entries of its Cholesky factor in an order by levels; -1: too many
+    in_memory: bool = False  # True if a task holds W in that order
+    fill: int = -1  # entries of its Cholesky factor in an order by levels; -1: too many, or unknown
 
     @property
     def n_samples(self) -> int:
-        """Rows of the graph."""
+        """Number of rows of the graph."""
         return self.W.n_samples
 
     @property
     def n_connected(self) -> int:
-        """Connected components."""
+        """Number of connected components."""
         return self.volumes.shape[0]
 
     def describe(self) -> dict[str, Any]:
-        """Return what `open` needs beside W, as JSON values."""
+        """Return the metadata that `open` needs in addition to W, as JSON values."""
         return {k: getattr(v, "path", v) for k, v in vars(self).items() if k != "W"}
 
     @classmethod
     def open(cls, W: AffinityMatrix, stored: dict[str, Any]) -> StoredGraph:
-        """Return the graph that was stored."""
+        """Return the stored graph."""
         refs = {name: ArrayRef.at(stored[name]) for name in ("labels", "volumes")}
         return cls(W, **{**stored, **refs})
 
 
 def store_graph(W: AffinityMatrix, scratch: Scratch, storage: Storage) -> StoredGraph:
-    """Check a graph and store what products with it need.
+    """Check a graph and store the data that products with it need.
 
     Parameters
     ----------
     W : AffinityMatrix
     scratch : Scratch
-        Gets the components of the rows, and W in a better order.
+        Receives the components of the rows, and W in a better order.
     storage : Storage
 
     Raises
@@ -112,15 +113,15 @@ def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
 
     n, indptr = W.n_samples, W.indptr.load()
     order, fill = np.arange(n, dtype=np.int32), -1
-    if W.nnz < 2**31:  # the smallest type
+    if W.nnz < 2**31:  # smaller dtype
         indptr = indptr.astype(np.int32)
     if kind == "levels":
         indices = W.indices.load()
-        # Only the pattern counts.
+        # Only the sparsity pattern is needed.
         ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
         order = level_order(csr_array((ones, indices, indptr), shape=(n, n)))
         fill = fill_of(indptr, indices, order)
-        del indices  # before W is put in order
+        del indices  # free memory before W is sorted
     if W.partitions is not None:
         order = order[np.argsort(W.partitions.load()[order], kind="stable")]
     scratch = Scratch(folder)
@@ -132,7 +133,7 @@ def _order_task(folder: str, W: AffinityMatrix, kind: str) -> tuple[str, int]:
 def _write_ordered(
     scratch: Scratch, W: AffinityMatrix, indptr: np.ndarray, order: np.ndarray
 ) -> None:
-    """Store the arrays of W in an order of its rows, and the place of each row."""
+    """Store the arrays of W with its rows reordered, and the position of each row."""
     place, starts = inverse(order), np.zeros_like(indptr)
     np.cumsum(np.diff(indptr)[order], out=starts[1:])
     scratch.put("indptr", starts)
@@ -150,9 +151,10 @@ def _write_ordered(
 
 
 def _slice(source: ArrayRef, layout: tuple[np.ndarray, ...], bounds: tuple[int, int]) -> np.ndarray:
-    """Return the entries of consecutive rows in order, found by reading all of W piece by piece.
+    """Return the entries of consecutive reordered rows, by reading all of W piece by piece.
 
-    ``layout`` are where the rows of W begin, their places in order, and where they begin there.
+    ``layout`` holds the row pointers of W, the new positions of its rows, and the row pointers in
+    the new order.
     """
     (indptr, place, starts), (start, stop) = layout, bounds
     values = np.empty(int(starts[stop] - starts[start]), source.dtype)
@@ -167,13 +169,13 @@ def _slice(source: ArrayRef, layout: tuple[np.ndarray, ...], bounds: tuple[int, 
 
 
 def _spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers from each begin on, as many as its length."""
+    """Return the concatenation of ranges, each given by its begin and length."""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
 def _rows_of(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
-    """Read ``indptr, indices, weights, degrees`` of consecutive rows: one weight if all are 1."""
+    """Read ``indptr, indices, weights, degrees`` of consecutive rows; one weight if all are 1."""
     indptr = W.indptr.read(start, stop + 1)
     begin, end = int(indptr[0]), int(indptr[-1])
     weights = np.ones(1) if W.weight == "binary" else W.data.read(begin, end)
@@ -189,7 +191,7 @@ def _copied(ref: ArrayRef, name: str, folder: Scratch) -> ArrayRef:
 
 
 class Transition:
-    """``P`` as an operator on blocks of vectors that have all rows.
+    """``P`` as an operator on blocks of vectors that contain all rows.
 
     Parameters
     ----------
@@ -198,7 +200,7 @@ class Transition:
 
     def __init__(self, graph: StoredGraph) -> None:
         self._W = self._near = graph.W
-        # Where each row of the graph is in the block; None: in its own place.
+        # Position in the block of each row of the graph; None: the same position.
         self.place: np.ndarray | None = None
         self._held: list[tuple[int, tuple[np.ndarray, ...]]] = []
         if graph.in_order:
@@ -206,8 +208,8 @@ class Transition:
             names = ["indptr", "degrees", "indices", "data"][: 3 + (graph.W.weight != "binary")]
             refs: dict[str, Any] = {name: ArrayRef.at(folder / name) for name in names}
             if is_remote(graph.in_order) and not graph.in_memory:
-                # Read once, not for each product.
-                self._folder = Scratch()  # goes with this object
+                # Download once, not for each product.
+                self._folder = Scratch()  # deleted with this object
                 refs = {name: _copied(ref, name, self._folder) for name, ref in refs.items()}
             self.place = ArrayRef.at(folder / "place").load()
             self._near = replace(graph.W, **refs)
@@ -217,7 +219,7 @@ class Transition:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held of W, and of the places of its rows."""
+        """Bytes held of W and of the positions of its rows."""
         places = 0 if self.place is None else self.place.nbytes
         return places + sum(part.nbytes for _, csr in self._held for part in csr)
 
@@ -230,17 +232,17 @@ class Transition:
                 yield start, _rows_of(self._near, start, stop)
 
     def where(self, start: int, stop: int) -> Any:
-        """Return where consecutive rows of the graph are in the block, as an index."""
+        """Return an index of the positions in the block of consecutive rows of the graph."""
         return slice(start, stop) if self.place is None else self.place[start:stop]
 
     def step(self, X: np.ndarray, Y: np.ndarray, a: float, b: float, c: float) -> None:
-        """Compute ``Y <- a P X + b X + c Y`` in place; Y is not read where c is 0."""
+        """Compute ``Y <- a P X + b X + c Y`` in place; Y is not read if c is 0."""
         scalars = tuple(X.dtype.type(value) for value in (a, b, c))
         for first, csr in self.pieces():
             self._step(*csr, X, Y, first, *scalars)
 
     def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return ``P X`` at consecutive rows of the graph, float64."""
+        """Return the rows start to stop of ``P X``, in the graph's order, float64."""
         out = np.empty((stop - start, X.shape[1]))
         indptr, indices, weights, degrees = _rows_of(self._W, start, stop)
         if self.place is not None:
@@ -249,7 +251,7 @@ class Transition:
         return out
 
     def smooth(self, X: np.ndarray, is_new: np.ndarray, sweeps: int) -> None:
-        """Make each row that is new, or joined to a new one, the mean of its neighbors.
+        """Replace each row that is new, or adjacent to a new one, by the mean of its neighbors.
 
         ``is_new`` is of shape (n_samples,), bool, in the order of the block.
         """

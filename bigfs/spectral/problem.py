@@ -1,8 +1,9 @@
-"""The eigenproblem L y = lambda D y that every solver starts from and the result all of them give.
+"""The eigenproblem L y = lambda D y that every solver starts from, and its common result.
 
-Smallest eigenpairs of L are the largest of ``S = D^-1/2 W D^-1/2``. The null space of L is known
-from the connected components: a canonical basis of it comes first, without the trivial vector,
-and the rest is solved with it projected out, so that no solver meets the multiple eigenvalue.
+The smallest eigenpairs of L are the largest of ``S = D^-1/2 W D^-1/2``. The null space of L follows
+from the connected components: a canonical basis of it comes first, without the trivial vector, and
+the other pairs are computed with the null space projected out, so that no solver meets the multiple
+eigenvalue 0.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from bigfs.store.scratch import block_bounds
 
 logger = logging.getLogger("bigfs")
 
-# Vectors computed beyond those asked for, to see whether the cut falls inside a group.
+# Vectors computed beyond the requested ones, to see if the cut falls inside a group.
 GUARDS = 2
-# Eigenvalues that are closer than this share of their residuals, or than rounding, are one group.
+# Eigenvalues closer than this share of their residuals, or than rounding, form one group.
 GROUP, ROUNDING = 0.1, 1e-13
-# What is known of an eigenvalue, at best, and the angle up to which a vector counts as found.
+# Best possible accuracy of an eigenvalue, and the angle up to which a vector counts as resolved.
 _EXACT, CLEAR_ANGLE = 4e-15, 0.03
-# A pair belongs to the bulk of the spectrum where its eigenvalue is at least this share of the
-# largest one that was looked at: no gap sets it apart from those beyond, and no method needs it
-# more exactly than to this share of its eigenvalue.
+# A pair belongs to the bulk of the spectrum if its eigenvalue is at least this share of the largest
+# computed one: no gap separates it from those beyond, and no method needs it more accurately than
+# to the following share of its eigenvalue.
 BULK_SHARE = 0.5
 BULK_RESIDUAL = 0.05
-# Entries this close to the largest one count as equal to it.
+# Entries within this relative distance of the largest one count as equal to it.
 SIGN_TIE = 1e-6
-# The same for rows that fix a basis: symmetric graphs have many, known to a few digits only.
+# The same for rows that fix a basis: symmetric graphs have many ties, known to a few digits only.
 PIVOT_TIE = 1e-3
-# Rows of n-row arrays handled at a time where a copy in float64 is needed.
+# Rows of large arrays handled at a time if a float64 copy is needed.
 TILE_ROWS = 4096
 
 
@@ -49,15 +50,15 @@ class Eigenpairs:
     # Of shape (n_samples, n_components), float64: with unit D-norm, ``y'Dy = 1``; the entry of
     # largest magnitude is positive.
     vectors: np.ndarray
-    # Of shape (n_components,), float64: ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; above what
-    # is accepted for pairs of the bulk that were left as they are.
+    # Of shape (n_components,), float64: ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; may exceed
+    # the accepted residual for pairs of the bulk that were given up.
     residuals: np.ndarray
-    # Of shape (n_components,), bool: vectors that may have parts of those of the next eigenvalues.
+    # Of shape (n_components,), bool: vectors that may be mixed with those of adjacent eigenvalues.
     mixed: np.ndarray
-    edge: float  # the largest eigenvalue that was looked at, beyond those asked for
+    edge: float  # the largest computed eigenvalue, including those beyond the requested ones
     n_connected_components: int
     n_products: int  # products of W with one vector; a block of b vectors counts b times
-    n_iterations: int  # rounds of the solver; 0 where a dense one, or none, was needed
+    n_iterations: int  # iterations of the solver; 0 if a dense solver, or none, was needed
 
 
 @dataclass
@@ -65,10 +66,10 @@ class Goal:
     """An eigenproblem, without the graph itself."""
 
     n_samples: int  # rows of the graph
-    n_connected: int  # its connected components
-    n_components: int  # pairs to return
+    n_connected: int  # number of its connected components
+    n_components: int  # number of pairs to return
     tol: float  # see `accepted`
-    # The largest eigenvalue of L that the solver has looked at.
+    # The largest eigenvalue of L that the solver has computed.
     edge: float = field(default=0.0, kw_only=True)
     # Counted by the solver.
     n_products: int = field(default=0, kw_only=True)
@@ -84,21 +85,21 @@ class Goal:
 
     @property
     def n_known(self) -> int:
-        """Pairs that the null space gives."""
+        """Number of pairs that the null space provides."""
         return min(self.n_components, self.n_connected - 1)
 
     @property
     def n_missing(self) -> int:
-        """Pairs that a solver must find."""
+        """Number of pairs that a solver must find."""
         return self.n_components - self.n_known
 
     @property
     def n_wanted(self) -> int:
-        """Pairs that a solver must find, and a few more to see where groups end."""
+        """Number of pairs that a solver computes: those missing, and guards to see group ends."""
         return min(self.n_missing + GUARDS, self.n_samples - self.n_connected)
 
     def summary(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> dict[str, Any]:
-        """Return what `Eigenpairs` say beside vectors, from what is beyond the null space."""
+        """Return the fields of `Eigenpairs` except vectors and residuals, from computed pairs."""
         known, values = self.n_known, np.maximum(eigenvalues[: self.n_missing], 0.0)
         mixed = self.mixed(eigenvalues, residuals)[: self.n_missing]
         return {
@@ -111,30 +112,32 @@ class Goal:
         }
 
     def accepted(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Return the residuals that are small enough.
+        """Return the largest residuals that are accepted.
 
         Parameters
         ----------
         eigenvalues : ndarray of shape (n_found,)
-            Eigenvalues of L beyond the null space, ascending, `n_missing` of them or more.
+            Eigenvalues of L beyond the null space, ascending, at least `n_missing`.
 
         Returns
         -------
         accepted : ndarray of shape (n_found,)
-            ``tol`` times the eigenvalue, or what leaves an angle of ``tol`` to the true vector, if
-            that is more: few groups have tiny eigenvalues far below all others.
+            ``tol`` times the eigenvalue, or the residual that leaves an angle of ``tol`` to the
+            true vector, if that is larger: well-separated groups have tiny eigenvalues far below
+            all others.
         """
-        gaps = np.minimum(_gaps(eigenvalues), 2.0)  # L has none larger; a single one has no gap
+        gaps = np.minimum(_gaps(eigenvalues), 2.0)  # eigenvalues of L are at most 2
         far = self._far(eigenvalues)
         return np.maximum(
             self.tol * eigenvalues, np.minimum(self.tol * far, np.sqrt(self.tol * far * gaps))
         )
 
     def mixed(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Return which vectors may not be told apart from those of the nearest eigenvalues.
+        """Return a mask of vectors that may not be distinguished from those of near eigenvalues.
 
-        The part of a vector beyond all that were computed is at most its residual by the distance
-        to them (Davis and Kahan). Within their span it is of second order.
+        The component of a vector outside the span of the computed ones is at most its residual
+        divided by the distance to the other eigenvalues (Davis and Kahan). Within the span the
+        error is of second order.
         """
         far = np.maximum(self._far(eigenvalues), _EXACT)
         inside = (residuals**2 / far + _EXACT) / np.maximum(_gaps(eigenvalues), _EXACT)
@@ -143,24 +146,24 @@ class Goal:
         return np.asarray(angles > CLEAR_ANGLE)
 
     def group_widths(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Return the distances within which eigenvalues are taken for equal ones."""
+        """Return the distances within which eigenvalues are considered equal."""
         return GROUP * np.minimum(residuals, self.tol * eigenvalues) + ROUNDING
 
     def _far(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Return the distance to the first eigenvalue that is not asked for."""
+        """Return the distance to the first eigenvalue beyond the requested ones."""
         beyond = eigenvalues[self.n_missing] if len(eigenvalues) > self.n_missing else self.edge
         return np.abs(beyond - eigenvalues)
 
     def in_bulk(self, values: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Return which pairs belong to the bulk and have a residual small enough for it."""
+        """Return a mask of the pairs in the bulk whose residual is small enough for the bulk."""
         return np.asarray(
             (values >= BULK_SHARE * self.edge) & (residuals <= BULK_RESIDUAL * values)
         )
 
     def check(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> None:
-        """Raise ConvergenceError if a pair that is not of the bulk has not converged.
+        """Raise ConvergenceError if a requested pair outside the bulk has not converged.
 
-        Of those beyond the pairs that were asked for nothing is checked.
+        Pairs beyond the requested ones are not checked.
         """
         count = self.n_missing
         residuals = residuals[:count]
@@ -179,24 +182,24 @@ class Goal:
 class NullSpace:
     """The null space of the normalized Laplacian, from the connected components."""
 
-    # Of shape (n_samples,), int: component of each row; components are numbered by falling volume
-    # (sum of degrees), equal ones by their first row.
+    # Of shape (n_samples,), int: component of each row; components are numbered by decreasing
+    # volume (sum of degrees), ties by their first row.
     labels: np.ndarray
     volumes: np.ndarray  # of shape (n_components,), float64
-    # Of shape (n_samples,), float64: ``sqrt(d_i / volume)``: the unit vector of each row's
-    # component.
+    # Of shape (n_samples,), float64: ``sqrt(d_i / volume)``, the row's entry in the unit vector of
+    # its component.
     unit: np.ndarray
 
     def project(self, x: np.ndarray) -> np.ndarray:
-        """Return the part of x in the null space, shape (n_samples,)."""
+        """Return the projection of x on the null space, shape (n_samples,)."""
         shares = np.bincount(self.labels, self.unit * x, len(self.volumes))
         return self.unit * shares[self.labels]
 
     def contrasts(self, k: int) -> np.ndarray:
         """Return the first k vectors of the canonical basis without the trivial vector.
 
-        Vector j sets component j against all smaller ones together: what Gram-Schmidt makes of
-        the trivial vector and the components' indicators, the largest first.
+        Vector j contrasts component j with all smaller ones together: Gram-Schmidt applied to the
+        trivial vector and the components' indicators, the largest first.
 
         Returns
         -------
@@ -233,7 +236,7 @@ def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     """Return the null space of the normalized Laplacian of an affinity matrix."""
     from scipy.sparse.csgraph import connected_components
 
-    # W is symmetric: strongly connected parts are the components, found without W'.
+    # W is symmetric, so strongly connected components are its components; this avoids W'.
     count, component_of_row = connected_components(W, directed=True, connection="strong")
     volumes = np.bincount(component_of_row, degrees, count)
     _, first = np.unique(component_of_row, return_index=True)
@@ -265,7 +268,7 @@ class Problem(Goal):
         reason = f"since the graph has {n_samples} rows"
         check_count("n_components", n_components, n_samples - 1, reason)
         W = W.tocsr() if issparse(W) else W
-        # A sum of float32 weights in their own type would be too coarse.
+        # Summing float32 weights in float32 would be too inaccurate.
         degrees = np.asarray(W @ np.ones(n_samples))
         check_rows(W.indptr, W.data, degrees)
         null = null_space(W, degrees)
@@ -282,19 +285,19 @@ class Problem(Goal):
         return scaled
 
     def finish(self, eigenvalues: np.ndarray, ritz_vectors: np.ndarray) -> Eigenpairs:
-        """Return the solution, its residuals checked, from the smallest eigenpairs of I - S.
+        """Return the solution, with checked residuals, from the smallest eigenpairs of I - S.
 
         Parameters
         ----------
         eigenvalues : ndarray of shape (n_found,)
             Eigenvalues beyond the null space's, ascending, at least `n_missing`.
         ritz_vectors : ndarray of shape (n_samples, n_found)
-            Their orthonormal vectors; overwritten.
+            Their orthonormal eigenvectors; overwritten.
 
         Raises
         ------
         ConvergenceError
-            If the residual of a pair that is not of the bulk stays above what is accepted.
+            If the residual of a pair outside the bulk exceeds the accepted one.
         """
         known, missing = self.n_known, self.n_missing
         self.edge = max(self.edge, eigenvalues.max(initial=0.0))
@@ -335,7 +338,7 @@ def check_rows(
     weights : ndarray of shape (n_entries,)
     degrees : ndarray of shape (n_rows,)
     first : int, default=0
-        Number of the first row, for the message.
+        Number of the first row, for error messages.
     """
     if not (degrees > 0).all():
         bad = int((degrees > 0).argmin())
@@ -354,7 +357,7 @@ def check_rows(
 
 
 def say_that_a_group_is_cut(value: float, count: int) -> None:
-    """Warn that an eigenvalue has more vectors than were looked at."""
+    """Warn that an eigenvalue has more eigenvectors than were computed."""
     logger.warning(
         "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
         "solver's start. Ask for fewer eigenvectors, or look for copies in the data.", value, count,
@@ -362,13 +365,13 @@ def say_that_a_group_is_cut(value: float, count: int) -> None:
 
 
 def _gaps(eigenvalues: np.ndarray) -> np.ndarray:
-    """Return the distance of each of the ascending values to the nearest other one."""
+    """Return the distance of each of the ascending values to its nearest neighbor."""
     steps = np.concatenate([[np.inf], np.diff(eigenvalues), [np.inf]])
     return np.minimum(steps[:-1], steps[1:])
 
 
 def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray) -> None:
-    """Give each group of equal eigenvalues a basis that depends on its span only, in place.
+    """Give each group of equal eigenvalues a basis that depends only on its span, in place.
 
     Parameters
     ----------
@@ -379,8 +382,9 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray)
 
     Notes
     -----
-    In this basis rows chosen by pivoting are triangular. The pivot is the row of largest norm
-    beyond the earlier ones, the first of several: equal parts of a graph have equal rows.
+    In this basis the rows chosen by pivoting are triangular. The pivot is the row of largest norm
+    after projecting out the earlier pivots, the first in case of ties: symmetric parts of a graph
+    have equal rows.
     """
     for begin, end in groups(values, widths):
         part, turn = vectors[:, begin:end], np.zeros((end - begin, end - begin))
@@ -392,9 +396,9 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray)
 
 
 def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of groups of more than one of the ascending values.
+    """Yield the bounds of groups of at least two of the ascending values.
 
-    Neighbors belong to one group if they are no farther apart than the larger of their widths.
+    Adjacent values belong to one group if their distance is at most the larger of their widths.
     """
     apart = np.diff(values) > np.maximum(widths[:-1], widths[1:])
     begins = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(values)]])
@@ -404,7 +408,7 @@ def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
-    """Make column j of a rotation what a row has beyond the columns before it, in place."""
+    """Set column j of a rotation to the unit vector of a row orthogonal to the earlier columns."""
     row = row - turn[:, :j] @ (turn[:, :j].T @ row)
     turn[:, j] = row / np.linalg.norm(row)
 
@@ -412,7 +416,7 @@ def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
 def fix_signs(vectors: np.ndarray) -> None:
     """Make the entry of largest magnitude of each column positive, in place.
 
-    Of several such entries the first one counts.
+    The first one counts if several tie.
     """
     sizes = np.abs(vectors)
     first = (sizes >= (1.0 - SIGN_TIE) * sizes.max(axis=0)).argmax(axis=0)

@@ -1,13 +1,13 @@
 """Thin blocks of vectors in storage, in the order of the graph's rows, and the tasks on them.
 
-Vectors are a file for each block of rows, with one panel of columns after the other, or a file for
-each panel, with one block of rows after the other. So a task reads a panel of all rows or some rows
-of all panels from either. Every attempt of a task writes a file of its own, and `Vectors` names the
-attempts that count: nothing else is ever read.
+Vectors are stored in one file per block of rows, which contains one panel of columns after the
+other, or in one file per panel, which contains one block of rows after the other. So a task can
+read one panel of all rows or some rows of all panels from either. Every attempt of a task writes a
+file of its own, and `Vectors` names the committed attempts: nothing else is ever read.
 
-Chebyshev's recurrence takes every column by itself. A task reads W and its panel once, and
+Chebyshev's recurrence is independent for each column. A task reads W and its panel once, and
 multiplies many times. W is held or read for each product (`bigfs.spectral.operator.Transition`).
-All else takes some rows of all vectors: sums, small rotations, signs, and the embedding.
+All other tasks process some rows of all vectors: sums, small rotations, signs, and the embedding.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from bigfs.store.location import Location, as_location, read_into, replaced_file
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, block_bounds
 
-# Sweeps over the rows that new ones are joined to, before a start is used.
+# Number of smoothing sweeps over the neighbors of new rows before a start is used.
 SWEEPS = 8
-# What a start lacks is still there: so much of the random block stays in its columns.
+# Share of the random block kept in the columns of a start, so that no direction is missing.
 _RANDOM_SHARE = 1e-3
 
 
@@ -38,14 +38,14 @@ class Vectors:
     """Addresses of the vectors z; JSON values."""
 
     folder: str
-    step: int  # tells those of one folder apart
+    step: int  # distinguishes the vectors of one folder
     n_samples: int
     block_rows: int
     dtype: str
     widths: Sequence[int]  # columns of each panel
-    by_panel: bool  # a file for each panel; otherwise one for each block of rows
-    done: int = 0  # steps of the recurrence behind them
-    attempts: Sequence[int | None] = ()  # the one that counts of each file; None: no such file
+    by_panel: bool  # one file per panel; otherwise one per block of rows
+    done: int = 0  # completed steps of the recurrence
+    attempts: Sequence[int | None] = ()  # the committed attempt of each file; None: no such file
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
@@ -57,21 +57,21 @@ class Vectors:
         return as_location(self.folder) / f"{kind}-{self.step:06d}-{file:05d}-{attempt:016x}"
 
     def write(self, file: int, parts: Iterable[np.ndarray]) -> int:
-        """Write a file: the values of arrays one after the other; return the attempt."""
+        """Write a file of consecutive arrays; return the attempt."""
         attempt = secrets.randbits(62)
         with replaced_file(self._path(file, attempt), sync=False, own=True) as out:
             for part in parts:
                 out.write(part.ravel().view("u1").data)
-                del part  # before the next is made
+                del part  # before the next one is created
         return attempt
 
     def read_panel(
         self, start: int, stop: int, panel: int, second: str | None = None
     ) -> np.ndarray:
-        """Read a panel of some rows, of one block unless there is a file for each panel.
+        """Read some rows of a panel; within one block unless there is a file per panel.
 
-        With ``second``, a type, what follows the vectors in the file of a panel: their products,
-        or the vectors before them.
+        With ``second``, a dtype, read the array that follows the vectors in a panel's file: their
+        products, or the previous vectors of the recurrence.
         """
         size, width = np.dtype(self.dtype).itemsize, self.widths[panel]
         out = np.empty((stop - start, width), second or self.dtype)
@@ -92,7 +92,7 @@ class Vectors:
         self, start: int, stop: int, second: str | None = None,
         columns: tuple[int, int] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Read some rows, float64: all columns, or those from one up to another."""
+        """Read some rows, float64: all columns, or those in the range ``columns``."""
         first, last = columns or (0, sum(self.widths))
         out, begin = np.empty((stop - start, last - first)), 0
         for panel, width in enumerate(self.widths):
@@ -112,11 +112,11 @@ class Vectors:
 
 @dataclass(frozen=True)
 class StoredStart:
-    """Eigenvectors of a graph's first rows, from which those of the graph are found sooner."""
+    """Eigenvectors of a graph's first rows, a start for those of the whole graph."""
 
     embedding: ArrayRef  # of shape (n_old, n_components), float64: of the graph of the first rows
-    guards: ArrayRef  # of shape (n_old, n_guards), float32: vectors beyond them, known less exactly
-    n_known: int  # leading vectors of the null space, which are left out
+    guards: ArrayRef  # of shape (n_old, n_guards), float32: further vectors, less accurate
+    n_known: int  # number of leading vectors in the null space, which are skipped
 
     @property
     def width(self) -> int:
@@ -131,19 +131,19 @@ class StoredStart:
 
 @dataclass(frozen=True)
 class Begin:
-    """The vectors that a block begins with; columns that are not near any are random."""
+    """The initial vectors of a block; columns without an approximation are random."""
 
     random_state: int
     start: StoredStart | None = None  # eigenvectors of the first rows
-    # Of shape (n_samples,), int32, and (n_groups, n_near), float32: vectors that are the same in
+    # Of shape (n_samples,), int32, and (n_groups, n_near), float32: vectors that are constant on
     # each group of rows.
     groups: ArrayRef | None = None
     vectors: ArrayRef | None = None
-    n_near: int = 0  # leading columns that are near their end
+    n_near: int = 0  # number of leading columns that approximate their eigenvectors
 
 
 def begin_task(panel: int, graph: StoredGraph, begin: Begin, target: Vectors) -> int:
-    """Write a panel of the block that an iteration begins with; return the attempt."""
+    """Write a panel of the initial block of an iteration; return the attempt."""
     first, width = sum(target.widths[:panel]), target.widths[panel]
     root = np.sqrt(graph.W.degrees.load(), dtype=np.float32)
     X = np.empty((graph.n_samples, width), target.dtype)
@@ -183,10 +183,10 @@ def filter_task(
     is_last: bool,
     begin: Begin,
 ) -> int:
-    """Do some steps of the recurrence for a panel, from ``source`` on or where ``state`` ended.
+    """Apply some steps of the recurrence to a panel, from ``source`` or continuing at ``state``.
 
-    The first ``n_frozen`` panels stay as they are. The file gets the vectors and, after the last
-    step, their products P z in float64, or else the vectors before them. Returns the attempt.
+    The first ``n_frozen`` panels are unchanged. The file contains the vectors and, after the last
+    step, their products P z in float64, otherwise the previous vectors. Returns the attempt.
     """
     products, width, first = Transition(graph), target.widths[panel], sum(target.widths[:panel])
     X, Y = (aligned((graph.n_samples, width), target.dtype) for _ in range(2))
@@ -206,7 +206,7 @@ def filter_task(
         products.step(X, Y, *scalars)
         X, Y = Y, X
     if is_last:
-        Y = X  # frees what rows of W need when they are read for the products
+        Y = X  # frees memory that rows of W need when they are read for the products
 
     def parts() -> Iterator[np.ndarray]:
         for start, stop in target.bounds:
@@ -218,7 +218,7 @@ def filter_task(
 
 
 def lanczos_task(steps: int, graph: StoredGraph, random_state: int) -> np.ndarray:
-    """Return the diagonals of the tridiagonal matrix of some Lanczos steps, of shape (2, steps)."""
+    """Return the diagonals of the tridiagonal matrix after some Lanczos steps, shape (2, steps)."""
     products = Transition(graph)
     root = np.empty(graph.n_samples)
     root[products.where(0, graph.n_samples)] = np.sqrt(graph.W.degrees.load())
@@ -240,7 +240,7 @@ def lanczos_task(steps: int, graph: StoredGraph, random_state: int) -> np.ndarra
 
 
 def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) -> np.ndarray:
-    """Return ``1'DZ`` of each component and, below, ``Z'DZ`` and ``Z'DPZ``."""
+    """Return ``1'DZ`` of each component and, stacked below, ``Z'DZ`` and ``Z'DPZ``."""
     from scipy.sparse import csc_array
 
     degrees, labels = graph.W.degrees.read(*bounds), graph.labels.read(*bounds)
@@ -257,7 +257,7 @@ def sums_task(bounds: tuple[int, int], graph: StoredGraph, filtered: Vectors) ->
 
 @dataclass(frozen=True)
 class RitzVectors:
-    """Filtered vectors less their means on each component, turned to Ritz vectors."""
+    """Filtered vectors minus their means on each component, rotated to Ritz vectors."""
 
     filtered: Vectors
     means: ArrayRef  # of shape (n_connected, width)
@@ -265,16 +265,16 @@ class RitzVectors:
 
     @classmethod
     def open(cls, filtered: dict[str, Any], **refs: dict[str, Any]) -> RitzVectors:
-        """Return the vectors that were recorded."""
+        """Return the vectors given in a record."""
         arrays = {name: ArrayRef.at(ref["path"]) for name, ref in refs.items()}
         return cls(Vectors(**filtered), **arrays)
 
     def rows(
         self, graph: StoredGraph, bounds: tuple[int, int], second: str | None = None
     ) -> np.ndarray:
-        """Return some rows of the vectors; with "float64" those of their products with P.
+        """Return some rows of the vectors, or of their products with P if ``second`` is "float64".
 
-        P is 1 on the null space: the same is taken off both.
+        P is the identity on the null space, so the same means are subtracted from both.
         """
         null = self.means.load()[graph.labels.read(*bounds)]
         return np.asarray((self.filtered.read(*bounds, second) - null) @ self.turn.load())
@@ -287,9 +287,9 @@ def turn_task(
     target: Vectors,
     mu: np.ndarray,
 ) -> tuple[int, np.ndarray]:
-    """Store a block of rows of Ritz vectors, and measure them.
+    """Store a block of rows of Ritz vectors, and compute their residuals.
 
-    Returns the attempt and the squared residuals of these rows.
+    Returns the attempt and the contributions of these rows to the squared residuals.
     """
     degrees = graph.W.degrees.read(*bounds)
     z, product = turned.rows(graph, bounds), turned.rows(graph, bounds, "float64")
@@ -303,9 +303,9 @@ def turn_task(
 
 @dataclass(frozen=True)
 class Final:
-    """The vectors y that are asked for, as they follow from the last z."""
+    """The requested vectors y, as linear combinations of the last z."""
 
-    z: RitzVectors | None  # None: all are of the null space
+    z: RitzVectors | None  # None: all vectors are in the null space
     # Of shape (n_connected, n_known): the vectors of the null space, constant on each component.
     levels: ArrayRef
     turn: ArrayRef  # of shape (width, n_columns)
@@ -325,14 +325,14 @@ class Measure:
     """Columns among which the largest entry is searched."""
 
     columns: tuple[int, int]
-    # None: the size of every entry. Otherwise the rows' squared norm, weighted with D, beyond the
-    # span of these columns.
+    # None: the size is that of every entry. Otherwise the D-weighted squared norm of the rows after
+    # projecting out the span of these columns.
     turn: np.ndarray | None = None
 
     def sizes(self, rows: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the columns of rows, and the sizes of what is compared, a column each.
+        """Return the columns of rows, and the sizes to compare, one column for each comparison.
 
-        ``root`` are the square roots of the rows' degrees.
+        ``root`` holds the square roots of the rows' degrees.
         """
         rows = rows[:, slice(*self.columns)]
         if self.turn is None:
@@ -343,13 +343,13 @@ class Measure:
 
 
 class Pivot(NamedTuple):
-    """The first row whose size in a column is the largest, but for a tie, and what may replace it.
+    """The first row whose size in a column is the largest up to a tie, and its replacements.
 
-    Rows are ascending, each larger than those before it: where rows that are still to come are
-    larger than the first one by more than the tie, one of the others is the pivot.
+    Rows are ascending, and each is larger than those before it: if later blocks contain rows larger
+    than the first one by more than the tie, one of the others is the pivot.
     """
 
-    tie: float  # sizes this close, as a share of the largest, are equal
+    tie: float  # relative difference to the largest size up to which sizes are equal
     rows: list[tuple[int, float, np.ndarray]]  # number of the row, size, columns
 
     def join(self, other: Pivot) -> Pivot:
@@ -364,7 +364,7 @@ class Pivot(NamedTuple):
 
 
 def _least(largest: float, tie: float) -> float:
-    """Return the least size that ties with the largest, which rounding may have made negative."""
+    """Return the least size that ties with the largest, which may be negative from rounding."""
     return min(largest, (1.0 - tie) * largest)
 
 
@@ -380,7 +380,7 @@ def pivots_task(
         for size in sizes.T:
             near = np.flatnonzero(size >= _least(size.max(), tie))
             near = near[np.diff(np.maximum.accumulate(size[near]), prepend=-np.inf) > 0]
-            # Copies: a view would hold the whole block in memory.
+            # Copies, since a view would keep the whole block in memory.
             leading = [(bounds[0] + i, float(size[i]), rows[i].copy()) for i in near.tolist()]
             pivots.append(Pivot(tie, leading))
     return pivots
@@ -407,7 +407,7 @@ def write_task(
     bounds : tuple of (int, int)
     graph : StoredGraph
     final : Final
-        Its first columns are the embedding, the others the guards.
+        Its first columns are the embedding, the others are the guards.
     factors, values : ndarray of shape (n_components,)
         Signs of the vectors, and their eigenvalues.
     out, guards : ArrayRef

@@ -1,7 +1,7 @@
-"""Long thin graphs: their eigenvectors by a sparse factorization, whose size is known before.
+"""Long thin graphs: their eigenvectors by a sparse factorization, whose size is known in advance.
 
-The eigenvalues of such graphs are tiny and close together, so that products with W tell them apart
-slowly only. What is long and thin has small cuts, and a Cholesky factor with few entries.
+The eigenvalues of such graphs are tiny and close together, so that iterations with products of W
+separate them only slowly. Long thin graphs have small cuts, and so a sparse Cholesky factor.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from bigfs.core.threads import compiled
 
-# Entries of the factor for each row, up to which it is used.
+# Upper bound on the entries of the factor per row, for which it is used.
 MOST_FILL = 60
-# Rows of a part that is not cut any more.
+# A part with at most this many rows is not divided further.
 _LEAF_ROWS = 200
 
 
@@ -27,16 +27,16 @@ def level_order(W: Any) -> np.ndarray:
 
 
 def inverse(order: np.ndarray) -> np.ndarray:
-    """Return the place of each row in an order."""
+    """Return the position of each row in an order."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
     return place
 
 
 def sparse_order(W: Any) -> np.ndarray | None:
-    """Return an order of elimination in which the factor has few entries, None if there is none.
+    """Return an elimination order for which the factor is sparse, None if none is found.
 
-    That is the order by levels, or one by nested dissection.
+    It is the order by levels, or one by nested dissection.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def sparse_order(W: Any) -> np.ndarray | None:
 
 
 def _dissection_order(W: Any, most: int) -> np.ndarray | None:
-    """Return both sides of a cut, each in such an order, and then the cut itself.
+    """Return a nested dissection order: both sides of a cut, then the cut itself.
 
     The cut is in the middle of the order by levels. None if cuts alone fill more than ``most``.
     """
@@ -71,14 +71,14 @@ def _dissection_order(W: Any, most: int) -> np.ndarray | None:
 
 
 def fill_of(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> int:
-    """Return the entries below the diagonal of the Cholesky factor, -1 if they are too many.
+    """Return the number of entries below the diagonal of the Cholesky factor, -1 if too many.
 
     Parameters
     ----------
     indptr, indices : ndarray
         Pattern of a symmetric matrix in CSR form.
     order : ndarray of shape (n_samples,)
-        The rows in the order of elimination.
+        The rows in elimination order.
     """
     most = MOST_FILL * len(order)
     return int(compiled(_count_fill)(indptr, indices, order, inverse(order), most))
@@ -105,14 +105,14 @@ def _count_fill(indptr: Any, indices: Any, order: Any, place: Any, most: int) ->
 
 
 def factor_bytes(n_samples: int) -> int:
-    """Return the bytes of the factors L and U of the largest fill that is used."""
+    """Return the bytes of the factors L and U with the largest fill that is used."""
     return 2 * 12 * (MOST_FILL + 1) * n_samples
 
 
 def pseudo_inverse(
     W: Any, root: np.ndarray, ground: np.ndarray, order: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return ``v -> L^+ v`` of the normalized Laplacian, for v without a part in the null space.
+    """Return ``v -> L^+ v`` of the normalized Laplacian, for v orthogonal to the null space.
 
     Parameters
     ----------
@@ -122,13 +122,13 @@ def pseudo_inverse(
     ground : ndarray of int
         One row of each connected component.
     order : ndarray of shape (n_samples,)
-        The rows in the order of elimination.
+        The rows in elimination order.
 
     Notes
     -----
-    ``D - W`` becomes regular where the degree of one row of each component is doubled. For a right
-    side that sums to zero on a component the solution is zero at that row, and so one of the
-    original equations. The result has a part in the null space, which the caller removes.
+    ``D - W`` becomes regular if the degree of one row of each component is doubled. If the right
+    side sums to zero on a component, the solution is zero at that row, and so it solves the
+    original equations. The result has a component in the null space, which the caller removes.
     """
     from scipy.sparse import csc_matrix, diags_array
     from scipy.sparse.linalg import splu
@@ -136,7 +136,7 @@ def pseudo_inverse(
     diagonal = root**2
     diagonal[ground] *= 2.0
     laplacian = (diags_array(diagonal, format="csr") - W)[order][:, order]
-    # Diagonally dominant: no pivoting is needed, so the fill is the one that was counted.
+    # The matrix is diagonally dominant and needs no pivoting, so the fill is the counted one.
     factors = splu(
         csc_matrix(laplacian), permc_spec="NATURAL", diag_pivot_thresh=0.0,
         options={"SymmetricMode": True},

@@ -1,1 +1,1 @@
-"""The engine: stages, the stores of their results, and how results are opened again."""
+"""The engine: stages, the stores of their results, and functions that open results again."""

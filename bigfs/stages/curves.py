@@ -1,4 +1,4 @@
-"""Curves over the number of features, and why each feature is in or out: in memory and stored."""
+"""Curves over the number of features, and reasons for each selection: in memory and stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bigfs.stages.scores import falling
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
-# Numbers of features from one to the next; between them curves are read linearly.
+# Ratio of successive numbers of features; between them curves are interpolated linearly.
 _RATIO = 1.25
 _ARRAYS = ("sizes", "order", "adds", "closest", "correlation")
 _OTHERS = ("explains", "number", "n_rows", "n_neighbors", "notes")
@@ -30,41 +30,42 @@ class Curves:
 
         - ``explained_variance``: share of the variance of all features that linear regressions on
           the first m explain;
-        - ``explained_others``: the same without what each feature explains of itself, and less
-          what features of noise would explain;
-        - ``explained_eigenvectors``: share of the eigenvectors of the graph, in the mean, that
-          linear regressions on the first m explain; only where the method takes eigenvectors;
+        - ``explained_others``: the same without the share of itself that each feature explains,
+          minus the share that noise features would explain;
+        - ``explained_eigenvectors``: share of the eigenvectors of the graph, on average, that
+          linear regressions on the first m explain; only if the method uses eigenvectors;
         - ``neighbors_kept``: share of their nearest rows in all features, by Euclidean distance,
           that rows keep among their nearest in the first m, within a sample;
-        - ``stability``, where it chooses the number: the agreement of selections of m features on
-          two samples without a common row;
-        - ``in_common``, beside it: features that two such selections have in common beyond
+        - ``stability``, if it determines the number: agreement of selections of m features on two
+          samples without a common row;
+        - ``in_common``, in addition: features that two such selections have in common beyond
+          chance, as a share of all.
           chance, as a share of all.
     errors : dict of str to ndarray of shape (n_sizes,), float64
         Standard errors of the curves that are measured on a sample.
     order : ndarray of shape (n_selected,), int64
         The selected features, best first.
     adds : ndarray of shape (n_selected,), float64
-        The share of the variance of all features that each adds to those before it; NaN for those
-        beyond what a worker has room for.
+        Share of the variance of all features that each adds to those before it; NaN for those that
+        a worker has no room for.
     explains : list of n_selected str
-        The eigenvector or the clusters that each tells most of, numbered from 0; empty where
-        that is not known.
+        The eigenvector or the clusters that each feature explains best, numbered from 0; empty if
+        not known.
     closest : ndarray of shape (n_features,), int64
-        Of features that are not selected the selected one of largest absolute correlation; -1 for
-        selected ones, where all correlations are 0, and for all where a worker has no room for the
-        products of the selected ones.
+        For features that are not selected, the selected one of largest absolute correlation; -1 for
+        selected ones, if all correlations are 0, and for all features if a worker has no room for
+        the products of the selected ones.
     correlation : ndarray of shape (n_features,), float64
-        The correlation with that one; 0 where there is none, NaN where it is not known.
+        Correlation with that feature; 0 if there is none, NaN if it is not known.
     number : dict or None
-        How the number of features was chosen: ``auto`` (the criterion), ``share``, ``at_most``,
-        ``n_features_to_select``, ``largest`` (up to which it was looked), ``has_plateau``
-        (False: the number is 1, for want of a better one) and ``rule``, in words. None where it
+        Details on the chosen number of features: ``auto`` (the criterion), ``share``, ``at_most``,
+        ``n_features_to_select``, ``largest`` (the largest number considered), ``has_plateau``
+        (False: the number is 1, for lack of a better one) and ``rule``, as text. None if the number
         was given.
     n_rows : int
-        Rows of the sample.
+        Number of rows of the sample.
     n_neighbors : int
-        Nearest rows that were looked at.
+        Number of nearest rows compared.
     """
 
     sizes: np.ndarray
@@ -98,7 +99,7 @@ class Curves:
 
     @classmethod
     def open(cls, path: Location) -> Curves:
-        """Read what was stored in a folder."""
+        """Read the curves stored in a folder."""
         about = read_attributes(path)
         fields: dict[str, Any] = {name: ArrayRef.at(path / name).load() for name in _ARRAYS}
         return cls(
@@ -110,7 +111,7 @@ class Curves:
 
 
 def curve_sizes(largest: int) -> np.ndarray:
-    """Return the numbers of features that curves are computed at: 1, 2, ... and ever wider."""
+    """Return the numbers of features at which curves are computed: 1, 2, ..., increasingly far."""
     sizes = [1]
     while sizes[-1] < largest:
         sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * _RATIO))))
@@ -118,7 +119,7 @@ def curve_sizes(largest: int) -> np.ndarray:
 
 
 def selected_features(finished: dict[str, Location]) -> np.ndarray:
-    """Return the selected features, ascending, from the stage that decided on them."""
+    """Return the selected features, ascending, from the stage that determines them."""
     deciding = finished.get("curves", finished["result"])
     return ArrayRef.at(deciding / "selected").load()
 
@@ -126,7 +127,7 @@ def selected_features(finished: dict[str, Location]) -> np.ndarray:
 def columns_of_var(
     ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray, key: str = "bigfs"
 ) -> dict[str, np.ndarray]:
-    """Return rank (1 is the best), score and selection of every feature by their column's names."""
+    """Return rank (1 is the best), score and selection of every feature, by column name."""
     return {
         f"{key}_rank": np.argsort(ranking) + 1,
         f"{key}_score": np.asarray(scores, dtype=np.float64),
@@ -145,7 +146,7 @@ def feature_columns(
     frequencies: np.ndarray | None = None,
     consensus: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Return the columns of the table of all features, best first, by their names.
+    """Return the columns of the table of all features, best first, by name.
 
     Parameters
     ----------
@@ -154,16 +155,16 @@ def feature_columns(
     selected : ndarray of shape (n_selected,), int64
     names : list of n_features str
     curves : Curves or None, default=None
-        Gives ``adds``, ``explains``, ``closest_selected`` and ``correlation``: NaN or an empty
-        text where they say nothing of a feature.
+        Provides ``adds``, ``explains``, ``closest_selected`` and ``correlation``: NaN or an empty
+        string if not known for a feature.
     redundant_with : ndarray of shape (n_features,), int64, or None, default=None
-        The kept feature for which one was passed over, -1 for all others.
+        The kept feature because of which a feature was skipped, -1 for all others.
     frequencies : ndarray of shape (n_features,), float64, or None, default=None
-        Share of the fits on samples that select each: ``frequency``.
+        Share of the fits on samples that select each feature: ``frequency``.
     consensus : ndarray of shape (n_features,), int64, or None, default=None
         Features by frequency, best first: ``consensus_rank``.
     """
-    named = np.array([*names, ""], dtype=object)  # the last is that of -1
+    named = np.array([*names, ""], dtype=object)  # the last entry is for index -1
     columns: dict[str, Any] = {
         "rank": np.arange(1, len(ranking) + 1),
         "index": ranking,

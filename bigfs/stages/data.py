@@ -1,4 +1,4 @@
-"""The data stage: brings an input into a chunked store, unless it is one."""
+"""The data stage: copies an input into a chunked store, unless it already is one."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def data_stage(
     transform : str
         The preprocessing, which may need the moments of the features.
     stored : bool
-        Whether the input is a store already.
+        True if the input already is a store.
     held_bytes : int, default=0
-        What the source holds while it is read.
+        Bytes that the source holds while it is read.
     temporary_bytes : int, default=0
-        What reading the source writes to disk.
+        Bytes that reading the source writes to disk.
     rows : int or None, default=None
-        Rows of a chunk of the copy, where they are not the usual ones.
+        Rows per chunk of the copy, if not the default.
     """
     depends = settings.model_dump(include={"variable", "header", "csv", "missing"})
     fields = type(settings).model_fields
@@ -45,13 +45,13 @@ def data_stage(
     depends = others | depends | ({} if rows is None else {"blocks.rows": rows})
     given = settings.missing, transform, stored, held_bytes, temporary_bytes
 
-    def choose(shape: Shape) -> Any:  # planned only: what runs is `ingest`
+    def choose(shape: Shape) -> Any:  # for the plan only: the run calls `ingest`
         return Ingestion(shape, *given)
 
     return Stage("data", INGEST_VERSION, depends, choose, sparse=True)
 
 
-# Measured: steps of a loop for a value that is read, checked, packed and written.
+# Measured: loop steps per value that is read, checked, packed and written.
 _COPY_LOOPS = 20
 
 
@@ -72,7 +72,7 @@ class Ingestion:
         if not self.stored:
             chunk = shape.chunk_rows * shape.n_features * shape.itemsize
             if shape.n_entries is not None:
-                # As it is read, by rows of its own, in order and by chunks; and all row pointers.
+                # As read, in the source's rows, in order and by chunks; and all row pointers.
                 chunk = shape.block_bytes + 4 * shape.n_samples
             reads = 2 if self.missing == "mean" else 1
             needed, requests = ingest_bytes(chunk, self.held_bytes), 2 * shape.n_chunks

@@ -1,4 +1,4 @@
-"""Running of stages in order, each unless it is finished; stores keep their results."""
+"""Running stages in order, skipping finished ones; stores keep their results."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class StageStore(ABC):
     """Storage of finished stages."""
 
     def name(self, stage: Stage, key: str) -> str:
-        """Return the name that a stage's result is stored under."""
+        """Return the name under which a stage's result is stored."""
         return f"{stage.name}-{key}"
 
     @abstractmethod
     def path(self, name: str) -> Location:
-        """Return where a finished stage is."""
+        """Return the location of a finished stage."""
 
     @abstractmethod
     def has(self, name: str, key: str) -> bool:
-        """Say whether the result with this key is there."""
+        """Return True if the result with this key exists."""
 
     @abstractmethod
     @contextmanager
     def writing(
         self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
     ) -> Iterator[Scratch]:
-        """Yield the folder that the result goes to, and commit it when the block ends well."""
+        """Yield the folder for the result, and commit it if the block ends without an error."""
 
 
 class TemporaryStages(StageStore):
@@ -51,11 +51,11 @@ class TemporaryStages(StageStore):
         self._scratch = scratch
 
     def path(self, name: str) -> Location:
-        """Return where a finished stage is."""
+        """Return the location of a finished stage."""
         return self._scratch.path / f"{name}.zarr"
 
     def has(self, name: str, key: str) -> bool:
-        """Say whether the result is there."""
+        """Return True if the result exists."""
         return self.path(name).exists()
 
     @contextmanager
@@ -76,19 +76,19 @@ class Engine:
     blocks : RowBlocks or None
         The data as the stages see them; None for stages that open their own.
     data_key : str, default=""
-        Of the content of the data.
+        Key of the content of the data.
     memory_limit : int or None, default=None
-        Refuse stages that no plan has accepted and that do not fit a worker of so many bytes.
+        Raise for stages that no plan has accepted and that do not fit a worker of this many bytes.
     base : Base or None, default=None
         A finished run whose stages are updated. Results depend on it, and so do their keys.
     keeps_start : bool, default=False
-        Whether stages keep what an update of this run begins with.
+        True if stages keep what an update of this run starts from.
 
     Attributes
     ----------
     blocks : RowBlocks or None
     used : set of str
-        Names of the results that were asked for.
+        Names of the requested results.
     """
 
     def __init__(
@@ -110,19 +110,19 @@ class Engine:
     def run(
         self, stages: Iterable[Stage], plan: Mapping[str, StagePlan] | None = None
     ) -> dict[str, Location]:
-        """Run stages in order, each unless it is there.
+        """Run stages in order, skipping those that are finished.
 
         Parameters
         ----------
         stages : iterable of Stage
         plan : mapping or None, default=None
-            By the stages' names. The strategies that were planned are those that run; a stage
-            that is not in it chooses by the shape of the data.
+            Planned strategies by stage name, which are run; a stage without one chooses its
+            strategy by the shape of the data.
 
         Returns
         -------
         finished : dict
-            Where each stage is, by its plain name.
+            Location of each stage, by its plain name.
         """
         stages = list(stages)
         if self._memory_limit is not None and plan is None:
@@ -151,7 +151,7 @@ class Engine:
         return inputs.finished
 
     def _check_all_fit(self, stages: list[Stage], memory_limit: int) -> None:
-        """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
+        """Raise MemoryLimitError if a task of any stage, or a step of the client, does not fit."""
         steps = [
             (step.task_bytes, stage.name, step.what)
             for stage in stages
@@ -162,21 +162,21 @@ class Engine:
             check_fits(name, needed, memory_limit, what)
 
     def _blocks_of(self, stage: Stage) -> RowBlocks | None:
-        """Return the data as a stage takes them."""
+        """Return the data in the form that a stage accepts."""
         blocks = self.blocks
         if blocks is None or (blocks.sparse and stage.takes_entries(blocks.layout)):
             return blocks
         return blocks.dense()
 
     def _chosen(self, stage: Stage) -> StageStrategy:
-        """Return the strategy of a stage that no plan has chosen."""
+        """Return the strategy of a stage that is not in a plan."""
         blocks = self._blocks_of(stage)
         return stage.choose(None if blocks is None else blocks.layout)
 
     def _do(
         self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
     ) -> None:
-        """Run one stage; if the input file changed meanwhile, the result is not committed."""
+        """Run one stage; if the input file has changed meanwhile, the result is not committed."""
         blocks = self._blocks_of(stage)
         if blocks is not None:
             inputs.blocks = blocks
@@ -188,4 +188,4 @@ class Engine:
             if blocks is not None:
                 blocks.source.check_unchanged()
             if self._base is not None and inputs.former is not None:
-                self._base.check(stage.name)  # again: it may have been removed meanwhile
+                self._base.check(stage.name)  # again: it may have been removed during the run

@@ -1,6 +1,6 @@
-"""The graph stage, and that of the components that it compares rows by.
+"""The graph stage, and the stage of the components by which it compares rows.
 
-A finished graph, one that an AnnData has in ``obsp``, takes the place of the search.
+A finished graph, stored in ``obsp`` of an AnnData, replaces the search.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
 
-# Settings of the edges only: neighbors do not depend on them.
+# Settings of the edges only: the neighbors do not depend on them.
 _WEIGHTS = frozenset({"weight", "sigma"})
 StoredGraph: TypeAlias = CSRParts | CSRSource
-# Values of a chunk of a graph in memory, as it is written for the tasks.
+# Values per chunk of an in-memory graph that is written for the tasks.
 _PART_VALUES = 2**18
 
 
@@ -65,8 +65,8 @@ def graph_stage(
 ) -> Stage:
     """Return the graph stage.
 
-    Where ``settings.representation`` is principal components, their stage comes before. A finished
-    graph of ``obsp`` gets its weights only.
+    If ``settings.representation`` is principal components, their stage comes before. For a finished
+    graph of ``obsp`` only the weights are computed.
 
     Parameters
     ----------
@@ -75,14 +75,14 @@ def graph_stage(
     memory_limit : int
         Resident size promised for one worker process, in bytes.
     remote : bool, default=False
-        Whether the stages are kept in a bucket.
+        True if the stages are stored in a bucket.
     fewer_neighbors : bool, default=False
-        Whether each row takes all others where there are fewer of them than ``n_neighbors``.
+        If True, rows get all others as neighbors if these are fewer than ``n_neighbors``.
     **depends
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
-    if settings.representation == "auto":  # of data that nothing is known of
+    if settings.representation == "auto":  # of data about which nothing is known
         settings = settings.model_copy(update={"representation": "raw"})
 
     if settings.is_finished:
@@ -95,7 +95,7 @@ def graph_stage(
         used = settings.model_copy(update={"n_neighbors": most}) if fewer else settings
         return GraphStrategy(shape, used, random_state, memory_limit, remote)
 
-    of_components = n_components_of(settings) is not None  # which change with new rows
+    of_components = n_components_of(settings) is not None  # they change with new rows
     depends = {**settings.model_dump(), **common}
     updates = not of_components
     return Stage(
@@ -104,7 +104,7 @@ def graph_stage(
 
 
 def n_components_of(settings: GraphConfig) -> int | None:
-    """Return how many components the graph compares rows by; None: all features."""
+    """Return the number of components by which the graph compares rows; None for all features."""
     if settings.representation == "auto" or settings.is_finished:
         return None
     if settings.of_annotated:
@@ -116,7 +116,7 @@ def n_components_of(settings: GraphConfig) -> int | None:
 class GraphStrategy:
     """Partitions of the rows, each searched on its own; then the weights of the edges.
 
-    Attributes are those of `graph_stage`; ``shape`` is that of the data.
+    Attributes are those of `graph_stage`; ``shape`` is the shape of the data.
     """
 
     shape: Shape
@@ -133,11 +133,11 @@ class GraphStrategy:
         cost = graph_cost(shape, self.settings, self.memory_limit, self.remote)
         if n_components is None:
             return cost
-        # Passes over the components are none over X.
+        # Passes over the components are not passes over X.
         return replace(cost, steps=tuple(replace(step, passes=0) for step in cost.steps))
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the neighbors, and the affinity matrix below them."""
+        """Store the neighbors, and the affinity matrix in a subfolder."""
         if inputs.neighbors is not None:
             graph = _copied_neighbors(inputs.neighbors, out)
         else:
@@ -157,7 +157,7 @@ class GraphStrategy:
         )
 
     def _updated(self, inputs: Inputs, out: Scratch) -> KNNGraph | None:
-        """Return the graph from that of the first rows; None where it has to be built."""
+        """Return the graph updated from that of the first rows; None if it must be rebuilt."""
         if inputs.former is None or inputs.base is None:
             return None
         former = KNNGraph.open(inputs.former, read_attributes(inputs.former)["graph"])
@@ -212,7 +212,7 @@ class GraphStrategy:
 
 @dataclass(frozen=True)
 class Finished:
-    """The weights of a graph of ``obsp``; attributes are those of `graph_stage`."""
+    """The weights of a finished graph of ``obsp``; attributes are those of `graph_stage`."""
 
     settings: GraphConfig
 
@@ -220,8 +220,8 @@ class Finished:
         """Return the cost of the matrix."""
         graph = open_member(self.settings)
         steps = finished_steps(graph, self.settings.weight)
-        # The matrix with every edge twice at most; before that, entries and reverses on their way,
-        # and a copy of a graph in memory.
+        # The matrix with at most two entries per edge; before that, entries and reverses in
+        # transit, and a copy of an in-memory graph.
         stored = 24 * graph.n_entries + 28 * graph.n_samples
         return StageCost(steps, 60 * graph.n_entries + stored, stored)
 
@@ -237,7 +237,7 @@ class Finished:
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:
-    """Copy the neighbors of another graph stage; only the weights differ."""
+    """Copy the neighbors of another graph stage that differs only in the weights."""
     stored = read_attributes(path)["graph"]
     for name in (*stored["arrays"], "partitions", *stored.get("kept", [])):
         copy_tree(path / plain_name(name, path), out.path / name)
@@ -267,7 +267,7 @@ def components_stage(
 
 
 def representation_stage(graph: GraphConfig, **depends: Any) -> Stage:
-    """Return the stage that brings in the array of ``obsm`` that the graph's rows are compared by.
+    """Return the stage that copies the array of ``obsm`` by which the graph compares rows.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ class Stored:
     graph: GraphConfig
 
     def cost(self) -> StageCost:
-        """Return the cost of the copy, which this process makes."""
+        """Return the cost of the copy, which the client makes."""
         row_bytes = 4 * open_member(self.graph).n_features
         step = Step("rows of the representation", 8 * self.shape.rows * row_bytes, by_client=True)
         stored = self.shape.n_samples * row_bytes
@@ -306,7 +306,7 @@ class Components:
     shape: Shape
     n_components: int
     random_state: int
-    gram: bool  # whether they are those of the Gram matrix, which is kept
+    gram: bool  # True if they are computed from the Gram matrix, which is stored
 
     def cost(self) -> StageCost:
         """Return the cost of the passes, and the size of the projected rows."""
@@ -318,7 +318,7 @@ class Components:
         return StageCost(steps, stored + directions, stored, at_most=not self.gram)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the projected rows, and the share of the variance that they hold."""
+        """Store the projected rows, and the share of the variance that they explain."""
         blocks = inputs.blocks
         before = blocks.passes
         _, explained, products = principal_rows(
@@ -330,7 +330,7 @@ class Components:
 
 
 def mean_neighbors(graph: StoredGraph) -> int:
-    """Return the stored entries of a row on average, rounded up."""
+    """Return the average number of stored entries per row, rounded up."""
     return max(1, -(-graph.n_entries // graph.n_samples))
 
 
@@ -338,14 +338,15 @@ def mean_neighbors(graph: StoredGraph) -> int:
 class _StoredEdges:
     """The edges of a finished graph between the rows of the data."""
 
-    graph: CSRParts  # of all rows of the AnnData
-    # Of shape (n_samples,), int64, or None: the rows that the data have; None: all.
+    graph: CSRParts  # graph of all rows of the AnnData
+    # Of shape (n_samples,), int64, or None: the rows that the data contain; None: all.
     kept: ArrayRef | None
-    # Of shape (n_all,), int64, or None: where each row of the AnnData is among them, -1: left out.
+    # Of shape (n_all,), int64, or None: position of each row of the AnnData in the data, -1 if it
+    # is left out.
     places: ArrayRef | None
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return heads, tails and values of the edges that leave rows start to stop."""
+        """Return heads, tails and values of the edges from rows start to stop."""
         rows = np.arange(start, stop) if self.kept is None else self.kept.read(start, stop)
         first = int(rows[0])
         strip = self.graph.read_entries(first, int(rows[-1]) + 1)
@@ -374,24 +375,24 @@ def finished_affinity(settings: GraphConfig, blocks: RowBlocks, scratch: Scratch
     ----------
     settings : GraphConfig
         Its representation is a square matrix in CSR form, finite and not negative; the diagonal is
-        left out. One in memory goes through scratch, where tasks can read it. Its weights are
-        "stored", the values; "binary", 1; or "heat", of values that are distances
-        ``exp(-d^2 / sigma)``. Without sigma every edge has its own, with the largest stored
-        distance of a row in the place of the distance to the last of its neighbors.
+        ignored. An in-memory matrix is written to scratch, where tasks can read it. The weights are
+        "stored", its values; "binary", 1; or "heat", ``exp(-d^2 / sigma)`` of values that are
+        distances. Without sigma every edge has its own width, computed from the largest stored
+        distance of a row instead of the distance to its last neighbor.
     blocks : RowBlocks of shape (n_samples, n_features)
-        The data: the rows that they leave out leave the graph, too.
+        The data: rows that they leave out are also removed from the graph.
     scratch : Scratch
-        Gets the matrix.
+        Receives the matrix.
 
     Returns
     -------
     W : AffinityMatrix
-        ``max(W, W')`` where the stored matrix is not symmetric.
+        ``max(W, W')`` if the stored matrix is not symmetric.
 
     Raises
     ------
     InputError
-        If it is no such matrix, is not of the rows of the data, or a row has no edge.
+        If it is not such a matrix, does not match the rows of the data, or a row has no edge.
     """
     graph, sigma = open_member(settings), settings.sigma
     width = None if sigma is None else float(sigma)
@@ -411,16 +412,16 @@ def finished_affinity(settings: GraphConfig, blocks: RowBlocks, scratch: Scratch
 
 
 def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
-    """Return the steps of `finished_affinity`: those of affinities, of the largest strip."""
+    """Return the steps of `finished_affinity`: of an affinity matrix, for its largest block."""
     mean = mean_neighbors(graph)
     rows = min(graph_block_rows(mean), graph.n_samples)
     largest = max(1, -(-graph.block_entries(rows) // rows))
-    n_rows = -(-graph.n_samples * mean // largest)  # as many entries, at so many a row
+    n_rows = -(-graph.n_samples * mean // largest)  # the same number of entries, ``largest`` a row
     return tuple(affinity_steps(max(n_rows, rows), largest, weight))
 
 
 def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
-    """Return a graph that every process can read: one in memory is written."""
+    """Return a graph that every process can read; an in-memory graph is written to scratch."""
     if isinstance(graph, CSRParts):
         return graph
     from bigfs.store.formats.zarr_array import open_parts  # loads zarr

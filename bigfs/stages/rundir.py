@@ -1,4 +1,4 @@
-"""Stages in a run directory: logged, their memory measured, and committed as a whole."""
+"""Stages in a run directory: logged, with measured memory, and committed atomically."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
-# What `RunDirectory.commit` adds to the record of a stage.
+# Fields that `RunDirectory.commit` adds to the record of a stage.
 _COMMITTED = {"key", "attempt", "committed", "folder", "stored"}
 
 
@@ -45,18 +45,18 @@ class RunStages(StageStore):
     ----------
     directory : RunDirectory
     memory_limit : int
-        Promised for a worker, in bytes.
+        Memory promised for a worker, in bytes.
     shared : bool, default=False
-        Whether several results of one stage are kept side by side, each under its key.
+        True if several results of one stage are kept side by side, each under its key.
     former : RunDirectory or None, default=None
-        A finished run on the same data, whose stages are taken over where their keys are the same.
+        A finished run on the same data, whose stages are reused if their keys are the same.
     committed : callable or None, default=None
         Called whenever a stage has been committed.
 
     Attributes
     ----------
     taken_over : list of str
-        Names of the stages that were taken over from ``former``.
+        Names of the stages that were reused from ``former``.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class RunStages(StageStore):
         self.taken_over: list[str] = []
 
     def name(self, stage: Stage, key: str) -> str:
-        """Return the stage's own name, and its key where results are kept side by side."""
+        """Return the stage's own name, with its key if results are kept side by side."""
         return super().name(stage, key) if self._shared else stage.name
 
     def path(self, name: str) -> Location:
-        """Return where a finished stage is."""
+        """Return the location of a finished stage."""
         return self.directory.stage_path(name)
 
     def has(self, name: str, key: str) -> bool:
-        """Say whether the result is there, all its files whole."""
+        """Return True if the result exists and its files are intact; reuse a former one if not."""
         if self.directory.finished(name, key) is None:
             if not take_over(self.directory, self._former, name, key):
                 return False
@@ -134,8 +134,8 @@ class RunStages(StageStore):
 def take_over(directory: RunDirectory, former: RunDirectory | None, name: str, key: str) -> bool:
     """Commit a copy of a stage of another run if it has the same key and is not damaged.
 
-    On one disk its files are links, which take no room. A stage that is done anew by ``--fresh``
-    is not taken over.
+    On the same disk its files are hard links, which need no space. A stage that ``--fresh`` reruns
+    is not copied. Return True if the stage was copied.
     """
     record = None if former is None else former.manifest["stages"].get(name)
     if former is None or record is None or record["key"] != key:
@@ -156,9 +156,9 @@ def take_over(directory: RunDirectory, former: RunDirectory | None, name: str, k
 
 
 def copy_linked(source: Location, target: Location) -> None:
-    """Copy a finished stage without its records; on one disk chunks are links.
+    """Copy a finished stage without its records; on the same disk, chunks become hard links.
 
-    Chunks are replaced as files, and never written again.
+    This is safe since chunks are replaced as files, never modified in place.
     """
     if isinstance(source, Path) and isinstance(target, Path):
         ignore = shutil.ignore_patterns(STAMP, FILES)
@@ -170,7 +170,7 @@ def copy_linked(source: Location, target: Location) -> None:
 
 
 def _link(old: str, new: str) -> None:
-    """Give a file another name; where that cannot be, and of metadata, make a copy."""
+    """Create a hard link; make a copy of metadata, or if linking is not possible."""
     try:
         if Path(old).suffix == ".json":
             raise OSError
@@ -179,7 +179,7 @@ def _link(old: str, new: str) -> None:
         shutil.copy2(old, new)
 
 
-# What the stages' tasks import on workers, besides pynndescent.
+# Modules that the stages' tasks import on workers, besides pynndescent.
 TASK_MODULES = (
     "zarr",
     "scipy.linalg",
@@ -193,7 +193,7 @@ TASK_MODULES = (
 
 
 def _warmed(modules: tuple[str, ...]) -> tuple[int, bool]:
-    """Import what tasks will; return this process's size, and whether it has pynndescent."""
+    """Import the modules of the tasks; return this process's size, and if it has pynndescent."""
     size = warmed_bytes(modules)
     return_large_arrays()
     reset_peak()
@@ -201,25 +201,25 @@ def _warmed(modules: tuple[str, ...]) -> tuple[int, bool]:
 
 
 class Footprint:
-    """Measures one stage, from its making to `record`.
+    """Measurement of one stage, from construction to `record`.
 
     Parameters
     ----------
     planned : StagePlan or None, default=None
-        What the plan says of the stage.
+        Plan of the stage.
     memory_limit : int or None, default=None
-        Promised for a worker, in bytes.
+        Memory promised for a worker, in bytes.
 
     Attributes
     ----------
     baseline_bytes : int
-        The largest process before the stage, with all that its tasks import.
+        Size of the largest process before the stage, including all modules that its tasks import.
     predicted_peak_bytes : int or None
 
     Raises
     ------
     MemoryLimitError
-        If a worker is so large already that the stage would not stay within the limit.
+        If a worker is already so large that the stage would exceed the limit.
     """
 
     def __init__(self, planned: StagePlan | None = None, memory_limit: int | None = None) -> None:
@@ -245,16 +245,16 @@ class Footprint:
             self.predicted_peak_bytes = max(self.predicted_peak_bytes or 0, peak)
 
     def tasks_at_once(self) -> AbstractContextManager[None]:
-        """Have every process run no more tasks at once than the plan says fit."""
+        """Limit the tasks that every process runs at once to the number that the plan allows."""
         return at_most_at_once(self._at_once)
 
     def record(self, told_peak: int | None = None) -> dict[str, Any]:
-        """Return seconds and sizes, for the manifest.
+        """Return seconds and sizes for the manifest.
 
         Parameters
         ----------
         told_peak : int or None, default=None
-            That of this process, where it reads and others do the tasks.
+            Peak of this process, if it reads the input while others run the tasks.
         """
         measured = max(on_every_process(peak_bytes).values())
         return {

@@ -1,4 +1,4 @@
-"""Scores of all features and the order that follows from them, in memory and stored."""
+"""Scores of all features and the ranking that follows from them, in memory and stored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bigfs.core.errors import InputError, NumericalError, check_count
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
-# The arrays of a matrix in CSR form.
+# Names of the arrays of a CSR matrix.
 _CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
 class FeatureScores:
-    """Scores of all features; refused if a number in them is not finite.
+    """Scores of all features; construction raises if any of them is not finite.
 
     Attributes
     ----------
@@ -27,15 +27,15 @@ class FeatureScores:
     ranking : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     details : dict
-        What else the method returns: coefficients, counts, resolved settings. An `ArrayRef` is an
+        Other results of the method: coefficients, counts, resolved settings. An `ArrayRef` is an
         array with a row for every sample.
     supports : ndarray of shape (n_sizes * (n_sizes + 1) / 2,) or None
-        For methods whose order depends on how many features are selected: the selections of
-        1, 2, ..., n_sizes features, ascending, one behind the other.
+        For methods whose order depends on the number of selected features: the selections of
+        1, 2, ..., n_sizes features, each ascending, concatenated.
     constant : ndarray of shape (n_features,), bool, or None
-        Features that are equal in all rows; None where the method has put them last itself.
+        Features that are equal in all rows; None if the method has ranked them last itself.
     notes : tuple of str
-        What was special about the data, in sentences; they are not stored here.
+        Sentences on peculiarities of the data; they are not stored here.
     """
 
     scores: np.ndarray
@@ -46,7 +46,7 @@ class FeatureScores:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise NumericalError if a score, or a number of the details, is not finite."""
+        """Raise NumericalError if a score, or a number in the details, is not finite."""
         for name, value in {"scores": self.scores, **self.details}.items():
             values = getattr(value, "data", value) if hasattr(value, "indptr") else value
             if not isinstance(values, (float, np.ndarray)) or np.asarray(values).dtype.kind != "f":
@@ -75,8 +75,8 @@ class FeatureScores:
         ----------
         scores : ndarray of shape (n_features,)
         constant : ndarray of shape (n_features,), bool, or None
-            Features that are equal in all rows. They rank behind all others, and their scores
-            are lowered to the lowest of the others where they are above it.
+            Features that are equal in all rows. They rank after all others, and their scores are
+            lowered to the lowest of the others if they are above it.
         supports : ndarray or None
         **details : object
         """
@@ -97,17 +97,17 @@ class FeatureScores:
         constant: np.ndarray,
         **details: Any,
     ) -> FeatureScores:
-        """Rank the features by a path: its picks in their order, then what the others would add.
+        """Rank the features by a path: its picks in order, then the others by their possible gain.
 
         Parameters
         ----------
         order : list of int
-            The picks.
+            The picks, in order.
         gains : ndarray of shape (n_picks,)
-            What each added. Scores are these, lowered to the least before them, since a path may
-            gain more later.
+            Gain of each pick. Scores are the running minimum of the gains, since later gains of a
+            path may be larger.
         left : ndarray of shape (n_features,)
-            What each feature would add to the picks; 0 for the picks.
+            Gain that each feature would add to the picks; 0 for the picks.
         constant : ndarray of shape (n_features,), bool
             Features that are equal in all rows.
         **details : object
@@ -126,20 +126,20 @@ class FeatureScores:
         return support_of(self.ranking, self.supports, n_features_to_select)
 
     def selections(self, n_features_to_select: int) -> list[np.ndarray]:
-        """Return the selections to evaluate: the one selection, or that of each drawn ranking."""
+        """Return the selections to evaluate: the only one, or that of each random ranking."""
         draws = self.details.get("draws")
         if draws is None:
             return [self.support(n_features_to_select)]
         return [support_of(draw, None, n_features_to_select) for draw in draws]
 
     def store(self, out: Scratch, **about: Any) -> None:
-        """Write everything into a folder; what has a row for every sample is there already.
+        """Write everything into a folder, except arrays with a row per sample, already stored.
 
         Parameters
         ----------
         out : Scratch
         **about
-            JSON values that go beside the scores.
+            JSON values to store with the scores.
         """
         arrays = {"scores": self.scores, "ranking": self.ranking}
         if self.supports is not None:
@@ -164,12 +164,12 @@ class FeatureScores:
 
     @classmethod
     def open(cls, path: Location) -> FeatureScores:
-        """Read what was stored in a folder; arrays with a row for every sample are not loaded.
+        """Read the scores stored in a folder; arrays with a row for every sample are not loaded.
 
         Raises
         ------
         InputError
-            If an earlier version of bigfs wrote it.
+            If an earlier version of bigfs wrote them.
         """
         about = read_attributes(path)
         if "row_arrays" not in about:
@@ -192,16 +192,16 @@ class FeatureScores:
 def rank(scores: np.ndarray, constant: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """Return the features by score, best first, constant features last.
 
-    Ties are ordered by ``others``, one after the other, and then by index. Scores that differ in
-    their last 12 bits only are ties: rounding would order them, and another unit of the data orders
-    rounding anew.
+    Ties are broken by ``others``, one after the other, and then by index. Scores that differ only
+    in their last 12 bits are ties: otherwise rounding would order them, differently for another
+    unit of the data.
     """
     worse = [-rounded(values) for values in (*others[::-1], scores)]
     return np.lexsort([np.arange(len(scores)), *worse, constant]).astype(np.int64)
 
 
 def rounded(scores: np.ndarray) -> np.ndarray:
-    """Return scores without their last 12 bits."""
+    """Return scores rounded to drop their last 12 bits."""
     fraction, exponent = np.frexp(scores)
     return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 41)), exponent - 41))
 
@@ -212,7 +212,7 @@ def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int
     Parameters
     ----------
     ranking : ndarray of shape (n_features,)
-        Best first; used for sizes that ``supports`` does not hold.
+        Best first; used for sizes that ``supports`` does not contain.
     supports : ndarray or None
         As in `FeatureScores`.
     n_selected : int
@@ -240,12 +240,12 @@ def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int
 
 
 def falling(scores: np.ndarray, ranking: np.ndarray, reordered: np.ndarray) -> np.ndarray:
-    """Return scores that never rise along a ranking that was reordered, as they did not before.
+    """Return scores that never increase along a reordered ranking, if they did not before.
 
-    A feature that others are put before, since it says the same as one of them or since fewer
-    features are selected, has no higher score than they have: each score is lowered to the least
-    before it. Ties, as `rank` has them, stay, and so do all scores of a method that ranks by
-    something else (``highly_variable`` with batches).
+    A feature that others are moved ahead of, because it is redundant with one of them or because
+    fewer features are selected, must not have a higher score than they have: each score is lowered
+    to the minimum of those before it. Ties, as defined by `rank`, are unchanged, and so are all
+    scores of a method that does not rank by them (``highly_variable`` with batches).
     """
     along = rounded(scores[ranking])
     if (along[1:] > along[:-1]).any():

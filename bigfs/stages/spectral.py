@@ -30,7 +30,7 @@ def spectral_stage(
     settings : SpectralConfig
     n_components : int or "auto"
     graph : GraphConfig
-        Of the graph stage.
+        Settings of the graph stage.
     random_state : int
     memory_limit : int
         Resident size promised for one worker process, in bytes.
@@ -41,7 +41,7 @@ def spectral_stage(
     def choose(shape: Shape) -> SpectralStrategy:
         wanted = n_components
         if not isinstance(wanted, str):
-            wanted = min(wanted, shape.n_samples - 1)  # as many as exist
+            wanted = min(wanted, shape.n_samples - 1)  # no more exist
         return SpectralStrategy(shape, settings, graph, wanted, **common)
 
     # It does not read the data.

@@ -1,4 +1,4 @@
-"""Stability of a selection, from fits on samples of the rows: as stored, and in words."""
+"""Stability of a selection, from fits on samples of the rows: stored, and as text."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from bigfs.stages.scores import support_of
 
 @dataclass(frozen=True)
 class Stability:
-    """The selections of fits on samples; samples 2i and 2i + 1 are a pair without a common row.
+    """Selections of fits on samples; samples 2i and 2i + 1 are a pair without a common row.
 
     Attributes
     ----------
     frequencies : ndarray of shape (n_features,), float64
-        The share of the fits that select each feature.
+        Share of the fits that select each feature.
     rankings : ndarray of shape (2 * n_pairs, n_features), int32
-        Of each fit, best first.
+        Ranking of each fit, best first.
     pair_agreements : ndarray of shape (n_pairs,), float64
         See `bigfs.solvers.agreement.agreement_of_pairs`.
     agreement : Agreement
-        Of all fits.
+        Agreement of all fits.
     n_selected : int
-        Features that a fit selects.
+        Number of features that a fit selects.
     sample_size : int
-        Rows of a fit.
+        Number of rows of a fit.
     shared_rows : float
-        The share of the rows that a pair takes; 0 if no row is in two pairs.
+        Share of the rows that a pair uses; 0 if no row is in two pairs.
     fit_supports : ndarray of shape (2 * n_pairs, n_sizes * (n_sizes + 1) / 2) or None
         The fits' selections of 1, 2, ... features, as in `FeatureScores`; None for methods whose
-        selections are the first of their rankings.
+        selections are the first features of their rankings.
     included : ndarray of shape (n_included,), int64, or None
-        Features that every fit selects anyway. No agreement counts them: they would lift it.
+        Features that every fit selects anyway. They are excluded from all agreements, which they
+        would raise.
     """
 
     frequencies: np.ndarray
@@ -66,7 +67,7 @@ class Stability:
         shared_rows: float,
         included: np.ndarray | None = None,
     ) -> Stability:
-        """Return the stability of selections of a number of features; see the attributes."""
+        """Return the stability of selections of ``n_selected`` features; see the attributes."""
         masks = _masks(n_selected, rankings, supports)
         free = _without(masks, included)
         return cls(
@@ -82,7 +83,7 @@ class Stability:
         )
 
     def at(self, n_selected: int) -> Stability:
-        """Return the same for another number of features, of the same fits."""
+        """Return the stability of the same fits for another number of features."""
         if n_selected == self.n_selected:
             return self
         fits = (self.rankings, self.fit_supports, self.sample_size, self.shared_rows)
@@ -108,7 +109,7 @@ class Stability:
 
     @property
     def _free(self) -> tuple[int, int]:
-        """Features that a fit chooses, and among how many, beside those included anyway."""
+        """Number of features that a fit chooses, and of candidates, without those included."""
         n_included = 0 if self.included is None else len(self.included)
         return max(0, self.n_selected - n_included), len(self.frequencies) - n_included
 
@@ -118,13 +119,13 @@ class Stability:
 
     @property
     def _chance(self) -> float:
-        """The share of a selection that two have in common by chance."""
+        """Expected share of a selection that two have in common by chance."""
         m, d = self._free
         return (self.n_selected - m + m * m / d) / self.n_selected
 
     @property
     def stability(self) -> Agreement:
-        """The mean agreement within pairs, with its interval."""
+        """Mean agreement within pairs, with its interval."""
         return stability_of(self.pair_agreements, self.shared_rows, self._step)
 
     def curves(self, sizes: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -151,7 +152,7 @@ class Stability:
         return values, errors
 
     def stable_features(self, threshold: float) -> np.ndarray:
-        """Return the features of at least a frequency, ascending."""
+        """Return the features with at least the given selection frequency, ascending."""
         return np.flatnonzero(self.frequencies >= threshold)
 
     def bound(self, threshold: float) -> float:
@@ -159,15 +160,15 @@ class Stability:
         return rarely_selected_bound(*self._free, threshold)
 
     def in_common(self, agreement: float) -> float:
-        """Return the share of a selection that two have in common, for their agreement."""
+        """Return the share of a selection that two have in common, given their agreement."""
         return self._chance + agreement * (1 - self._chance)
 
     def lowest_of_another(self) -> float:
-        """Return the agreement that two further samples hardly fall below: 2.5 % of them do."""
+        """Return the agreement that two further samples fall below in only 2.5 % of cases."""
         return difference_limit(self.pair_agreements, self._step)
 
     def share_line(self) -> str:
-        """Return the number of features that two samples share, as text."""
+        """Return the share of features that two samples have in common, as text."""
         stability = self.stability
         value, low, high = (
             100 * self.in_common(a) for a in (stability.value, stability.low, stability.high)
@@ -177,7 +178,7 @@ class Stability:
         return f"{value:.0f} % ({max(low, 0.0):.0f} to {high:.0f} %)"
 
     def lines(self, threshold: float) -> list[str]:
-        """Return how sure the selection is, in sentences."""
+        """Return sentences on the reliability of the selection."""
         value, beside = self.stability, "" if self.included is None else " beside those included"
         sure = self.stable_features(threshold)
         if self.included is not None:
@@ -199,7 +200,7 @@ class Stability:
 
 
 def _masks(n_selected: int, rankings: np.ndarray, supports: np.ndarray | None) -> np.ndarray:
-    """Return the selections of so many features, shape (n_fits, n_features), bool."""
+    """Return the selections of ``n_selected`` features, shape (n_fits, n_features), bool."""
     masks = np.zeros(rankings.shape, dtype=bool)
     for i, (mask, ranking) in enumerate(zip(masks, rankings, strict=True)):
         mask[support_of(ranking, None if supports is None else supports[i], n_selected)] = True

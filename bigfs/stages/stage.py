@@ -21,10 +21,10 @@ from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 
 class StageStrategy(Protocol):
-    """One way to do a stage: the plan prints its cost, the run executes it."""
+    """One strategy for a stage: the plan prints its cost, the run executes it."""
 
     def cost(self) -> StageCost | None:
-        """Return the cost; None: not planned."""
+        """Return the cost; None if it is not planned."""
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Fill the folder ``out`` with the stage's result."""
@@ -37,24 +37,24 @@ class Stage:
     Attributes
     ----------
     name : str
-        Also the name of its zarr group in the run directory.
+        Name of the stage, also of its zarr group in the run directory.
     version : int
-        Raised when the algorithm's results change.
+        Incremented when the algorithm's results change.
     settings : dict
-        What the result depends on, besides the stages before it.
+        Settings that the result depends on, besides the earlier stages.
     choose : callable
-        ``choose(shape)`` returns the strategy for data of a shape. Raises MemoryLimitError where
-        none fits.
+        ``choose(shape)`` returns the strategy for data of the given shape. Raises MemoryLimitError
+        if none fits.
     beside : bool
-        Whether it reads the data only, and no stage after it reads its result.
+        True if it reads only the data, and no later stage reads its result.
     sparse : bool or "large", default=False
-        Whether it takes CSR blocks where the data are sparse; else they are made dense for it.
-        "large": where they would be above 2 GiB dense.
+        True if it accepts CSR blocks of sparse data; otherwise they are made dense for it.
+        "large": only if they would exceed 2 GiB dense.
     updates : bool, default=False
-        Whether it takes over what it stored for the first rows, when rows were added.
+        True if it reuses what it stored for the first rows when rows were added.
     finishing : frozenset of str, default=frozenset()
-        Settings of its last part only. A finished stage with the same others is handed to it as
-        `Inputs.neighbors`.
+        Settings that affect only its last part. A finished stage that differs in these settings
+        only is passed to it as `Inputs.neighbors`.
     """
 
     name: str
@@ -67,20 +67,20 @@ class Stage:
     finishing: frozenset[str] = frozenset()
 
     def takes_entries(self, shape: Shape) -> bool:
-        """Say whether it takes CSR blocks of sparse data of a shape."""
+        """Return True if it accepts CSR blocks of sparse data of the given shape."""
         return self.sparse is True or (self.sparse == "large" and is_large(shape))
 
     def key(self, *upstream: str) -> str:
-        """Return the key of the stage's result, after stages or data with these keys."""
+        """Return the key of the stage's result, given the keys of the stages or data before it."""
         return stage_key(self.name, self.version, self.settings, *upstream)
 
     def is_like(self, record: dict[str, Any]) -> bool:
-        """Say whether a record of a manifest is of a stage with this version and these settings."""
+        """Return True if a manifest's record is of a stage with this version and these settings."""
         settings = json.loads(json.dumps(self.settings))
         return (record["version"], record["settings"]) == (self.version, settings)
 
     def shared_key(self, *upstream: str) -> str | None:
-        """Return a key without the settings of its last part; None if it has no such part."""
+        """Return the key without the settings of the last part; None if it has no such part."""
         if not self.finishing:
             return None
         settings = {k: value for k, value in self.settings.items() if k not in self.finishing}
@@ -94,7 +94,7 @@ class Unplanned:
     compute: Callable[[Inputs, Scratch], None]
 
     def cost(self) -> None:
-        """Return None: not planned."""
+        """Return None: the cost is not planned."""
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Fill the folder ``out``."""
@@ -109,23 +109,23 @@ def unplanned_stage(
     *,
     sparse: bool | Literal["large"] = False,
 ) -> Stage:
-    """Return a stage whose cost is not planned: ``compute(inputs, out)`` does it."""
+    """Return a stage whose cost is not planned; ``compute(inputs, out)`` runs it."""
     return Stage(name, version, settings, lambda shape: Unplanned(compute), sparse=sparse)
 
 
 @dataclass(frozen=True)
 class Base:
-    """A finished run of the first rows of the data, which is updated."""
+    """A finished run on the first rows of the data, which is updated."""
 
-    run: str  # its name
+    run: str  # name of the run
     n_samples: int
-    # Dict of str to (str, Path or ObjectPath): key and place of each of its stages that may be
+    # Dict of str to (str, Path or ObjectPath): key and location of each of its stages that may be
     # used.
     stages: dict[str, tuple[str, Location]]
-    # ``check(name)`` raises CorruptStoreError if the files of a stage are not as they were.
+    # ``check(name)`` raises CorruptStoreError if the files of a stage have changed.
     check: Callable[[str], None]
-    least_recall: float  # least share of true neighbors in an updated graph
-    most_residual: float  # largest residual of eigenvectors that begin near those of the first rows
+    least_recall: float  # smallest accepted recall of an updated graph
+    most_residual: float  # largest accepted residual of eigenvectors started from those of the base
 
 
 @dataclass
@@ -136,16 +136,16 @@ class Inputs:
     ----------
     blocks : RowBlocks
     finished : dict of str to Path or ObjectPath
-        Where each finished stage is, by its plain name.
+        Location of each finished stage, by its plain name.
     checkpoint : Path, ObjectPath or None
-        A folder of the running stage that outlives an interrupted run.
+        A folder of the running stage that is kept when a run is interrupted.
     neighbors : Path, ObjectPath or None
-        A finished graph stage that differs in the weights only, if there is one.
+        A finished graph stage that differs only in the weights, if there is one.
     former : Path, ObjectPath or None
-        The same stage of a finished run of the first rows.
+        The same stage of a finished run on the first rows.
     base : Base or None
     keeps_start : bool
-        Whether stages keep what an update begins with: sums over all rows, further eigenvectors.
+        True if stages keep what an update starts from: sums over all rows, further eigenvectors.
     """
 
     blocks: RowBlocks
@@ -158,26 +158,26 @@ class Inputs:
 
     @property
     def graph(self) -> KNNGraph:
-        """The graph that its stage stored."""
+        """The graph stored by its stage."""
         path = self.finished["graph"]
         return KNNGraph.open(path, read_attributes(path)["graph"])
 
     @property
     def affinity(self) -> AffinityMatrix:
-        """The affinity matrix that the graph stage stored."""
+        """The affinity matrix stored by the graph stage."""
         path = self.finished["graph"]
         about = read_attributes(path)
-        known = "arrays" in about["graph"]  # else the graph was not searched here
+        known = "arrays" in about["graph"]  # missing for a finished graph, which has no partitions
         partitions = ArrayRef.at(path / "partitions") if known else None
         return AffinityMatrix.open(path / "affinity", about["affinity"], partitions)
 
     @property
     def spectral(self) -> SpectralEmbedding:
-        """The embedding that its stage stored."""
+        """The embedding stored by its stage."""
         return SpectralEmbedding.open(self.finished["spectral"])
 
     def n_clusters(self, wanted: int | str) -> tuple[int, dict[str, Any]]:
-        """Return the number of clusters, and what the result says of how "auto" chose it.
+        """Return the number of clusters, and details on how "auto" chose it.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Sums over all rows that a stage keeps: later stages and updates do not read these rows again."""
+"""Sums over all rows kept by a stage: later stages and updates need not read these rows again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _MOMENTS = "moments"
-# Where the fields of `Gram` are stored.
+# Names of the arrays that store the fields of `Gram`.
 _GRAM = {"gram": "gram", "mean": "gram_mean", "xty": "gram_xty", "y_mean": "gram_y_mean"}
 
 
@@ -38,7 +38,7 @@ def store_gram(gram: Gram, out: Scratch) -> None:
 
 
 def read_gram(folder: Location, count: int) -> PartialGram | None:
-    """Return the Gram matrix, of so many rows, that a result keeps; None if it has none."""
+    """Return the Gram matrix, of ``count`` rows, that a result keeps; None if it has none."""
     if not (folder / _GRAM["gram"]).exists():
         return None
     gram, mean = (ArrayRef.at(folder / _GRAM[field]).load() for field in ("gram", "mean"))
@@ -46,6 +46,6 @@ def read_gram(folder: Location, count: int) -> PartialGram | None:
 
 
 def read_products(folder: Location, count: int) -> Gram:
-    """Return the Gram matrix and X'Y, of so many rows, that a stage keeps."""
+    """Return the Gram matrix and X'Y, of ``count`` rows, that a stage keeps."""
     arrays = {field: ArrayRef.at(folder / name).load() for field, name in _GRAM.items()}
     return Gram(count, **arrays)

@@ -48,7 +48,7 @@ class NDFSParameters(Section):
     max_iter
         Maximum number of iterations, each a pass over the data.
     tol
-        Stop when the relative change of the objective is less than this.
+        Stop when the relative change of the objective is at most this.
     """
 
     n_clusters: CountOrAuto = 8

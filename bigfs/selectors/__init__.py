@@ -1,6 +1,6 @@
-"""Feature selectors: a folder for each method, its estimator a scikit-learn transformer.
+"""Feature selectors: one folder per method; each estimator is a scikit-learn transformer.
 
-Estimators are loaded when asked: scikit-learn costs 130 MiB that workers do without.
+Estimators are imported lazily: scikit-learn takes 130 MiB, which workers do not need.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import an estimator when it is first asked for."""
+    """Import an estimator class on first access."""
     from bigfs.selectors.registry import METHODS
 
     for method in METHODS.values():

@@ -1,4 +1,4 @@
-"""The selection in an AnnData: columns of its ``var``, as scanpy's functions leave them."""
+"""Write a selection into the ``var`` columns of an AnnData, as scanpy's functions do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def select(
     copy: bool = False,
     **parameters: Any,
 ) -> Any:
-    """Select features of an AnnData and write rank, score and selection into its ``var``.
+    """Select features of an AnnData and write their rank, score and selection to ``var``.
 
     Parameters
     ----------
@@ -34,28 +34,28 @@ def select(
     n_features_to_select : int, "auto", dict or None, default=None
         As in the estimator of the method.
     method : str, default="mcfs"
-        A method, by its name in a pipeline.
+        Name of the method, as in a pipeline.
     layer : str or None, default=None
-        Layer to read. None: ``X``.
+        Layer to read. None reads ``X``.
     key_added : str, default="bigfs"
-        Beginning of the names of the columns: ``var["bigfs_rank"]`` (1 is the best),
-        ``var["bigfs_score"]`` (larger is better) and ``var["bigfs_selected"]``. Method and
-        parameters are in ``uns["bigfs"]``.
+        Prefix of the column names: ``var["bigfs_rank"]`` (1 is the best),
+        ``var["bigfs_score"]`` (larger is better) and ``var["bigfs_selected"]``. The method and
+        its parameters are stored in ``uns["bigfs"]``.
     copy : bool, default=False
-        Return a copy with the columns; the object itself stays as it is.
+        Return a copy with the new columns and leave ``adata`` unchanged.
     **parameters
-        Further parameters of the estimator. Labels may be the name of a column of ``obs``, such as
-        ``batch_key="batch"`` of `HighlyVariable`.
+        Further parameters of the estimator. Labels may be given as the name of a column of
+        ``obs``, such as ``batch_key="batch"`` of `HighlyVariable`.
 
     Returns
     -------
     adata : AnnData or None
-        The copy, if one is asked for.
+        The copy if ``copy`` is True, else None.
 
     Raises
     ------
     InputError
-        If there is no such method, layer or parameter, or the data cannot be used.
+        If the method, layer or parameter does not exist, or the data cannot be used.
 
     Examples
     --------

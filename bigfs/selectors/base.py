@@ -1,4 +1,4 @@
-"""Base class of the selectors: checked input, scores to ranking, lazy transform."""
+"""Base classes of the selectors: input checks, ranking from scores, lazy transform."""
 
 from __future__ import annotations
 
@@ -60,31 +60,32 @@ from bigfs.store.several import sources_of
 from bigfs.store.source import check_fitted_names, is_list_of_uris, listed, open_matrix
 from bigfs.store.values import check_present, plain_values
 
-# scikit-learn is not typed. Below a base of no known type, checkers would take every parameter.
+# scikit-learn is not typed. With a base class of unknown type, type checkers would accept any
+# parameter, so stubs stand in for its classes.
 if TYPE_CHECKING:
 
     class ClusterMixin:
-        """Clusters rows."""
+        """Stub of scikit-learn's mixin for estimators that cluster rows."""
 
     class TransformerMixin:
-        """Keeps features."""
+        """Stub of scikit-learn's mixin for transformers."""
 
         _repr_mimebundle_: Any
         _repr_html_inner: Any
         __sklearn_tags__: Any
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute that a fit has set."""
+            """Return an attribute set by `fit`."""
 
     class BaseEstimator:
-        """Has parameters."""
+        """Stub of scikit-learn's base class of estimators."""
 
 else:
     from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin  # noqa: F401
 
 logger = logging.getLogger("bigfs")
 
-# "auto", or a dict as in a pipeline: see the attribute ``curves_`` of a fitted estimator.
+# "auto", or a dict as in a pipeline. With both, a fitted estimator has the attribute ``curves_``.
 NumberOfFeatures = int | str | dict[str, Any] | None
 
 
@@ -92,69 +93,72 @@ NumberOfFeatures = int | str | dict[str, Any] | None
 class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     """Base of the selectors: `fit` opens the data and runs the stages of the method.
 
-    It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
-    as all of bigfs.
+    It reimplements the methods of scikit-learn's ``SelectorMixin``, because importing
+    ``sklearn.feature_selection`` takes as long as importing all of bigfs.
 
-    A parameter that a selector takes and does not describe itself gets its description from the
-    model of the method's settings, else from its nearest base that has one, and so do the
-    attributes that all selectors have.
+    If a selector has a parameter that its docstring does not describe, the description is taken
+    from the settings model of the method, or else from the nearest base class that has one. The
+    same holds for the attributes shared by all selectors.
 
     Parameters
     ----------
     n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
+        Number of features to keep. None keeps half of them; "auto" chooses the number from a
+        curve; a dict specifies the curve, as in a pipeline.
     n_neighbors : int, default=5
-        Neighbors of each row in the graph.
+        Number of neighbors of each row in the graph.
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         Weights of the graph's edges.
     sigma : float, "median" or None, default=None
-        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
-        own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
+        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None gives each edge
+        its own width, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
     representation : str, default="auto"
-        What rows are neighbors by: "raw" features; "pca:50", principal components; or, of an
-        AnnData, "obsm/NAME", an array, or "obsp/NAME", a finished graph, whose values are its
-        weights unless the name ends in "distances". "auto": "pca:50" for sparse counts that are
-        normalized; "pca:50", "pca:100" or "pca:200" for 50,000 or more dense rows of more than 256
-        features, where a sample keeps its neighbors; else "raw".
+        Representation of the rows in which neighbors are searched: "raw" for the features;
+        "pca:50" for principal components; or, for an AnnData, "obsm/NAME" for an array or
+        "obsp/NAME" for a finished graph, whose values are the edge weights unless the name ends in
+        "distances". "auto" is "pca:50" for sparse counts that are normalized; "pca:50", "pca:100"
+        or "pca:200" for 50,000 or more dense rows with more than 256 features, if a sample keeps
+        its neighbors; else "raw".
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading. "auto": "normalize_log1p" for sparse counts, "minmax" for dense
-        features of different units, else "none"; see `preprocess_`.
+        Transformation applied while reading. "auto" is "normalize_log1p" for sparse counts,
+        "minmax" for dense features of different units, else "none"; see `preprocess_`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
-        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
-        left out. With all but "error" `transform` keeps NaN.
+        Treatment of NaN: raise an error that names its position, replace it by the mean of its
+        feature or by zero, or drop its row. With any value but "error", `transform` keeps NaN.
     redundancy : float or None, default=None
-        Pass over a feature whose absolute correlation with a better one that is kept is above
-        this, such as 0.95; where too few are left, the best of those passed over fill up.
+        Pass over a feature if its absolute correlation with a better feature that is kept exceeds
+        this value, such as 0.95. If too few features are left, the best of those passed over fill
+        the selection.
     random_state : int or None, default=0
-        Seed of everything random.
+        Seed of all random numbers.
     memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
+        Upper bound of the resident memory of one worker process.
     verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
+        Progress is shown after two seconds; 0 shows none.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Larger is better.
+        Score of each feature; larger is better.
     preprocess_ : str
-        What was applied.
+        The transformation that was applied.
     redundant_with_ : ndarray of shape (n_features,), int64
-        Only with ``redundancy``: the kept feature for which one was passed over, -1 for all others.
+        Only with ``redundancy``: for each feature passed over, the kept feature it is redundant
+        with; -1 for all others.
     row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
+        Mask of the rows that were used. Only with ``missing="drop_rows"``, or if the data were
+        opened or stored without some of their rows.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     """
 
-    _annotated: Any = None  # the AnnData, where X is an opened matrix of one
+    _annotated: Any = None  # the AnnData that X is an opened matrix of, if any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse an unknown parameter with the name of ours that it stands for."""
+        """Raise InputTypeError for an unknown parameter, and suggest the closest known name."""
         known = signature(cls.__init__).parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         unknown = next((name for name in kwargs if name not in known), None)
@@ -168,7 +172,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return super().__new__(cls)
 
     def __init_subclass__(cls, *, kw_only: bool = True, **kwargs: Any) -> None:
-        """Make the fields of a selector its parameters, and complete its docstring."""
+        """Turn the fields of a selector into parameters and complete its docstring."""
         super().__init_subclass__(**kwargs)
         models = [m.parameters for m in METHODS.values() if m.estimator == cls.__name__]
         if (models or get_annotations(cls)) and "__init__" not in vars(cls):
@@ -185,9 +189,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, AnnData, Dask array, zarr array, path or URI
-            Data of shape (n_samples, n_features). What is not in memory is read by blocks.
+            Data of shape (n_samples, n_features). Data that are not in memory are read by blocks.
         y : None
-            Ignored; here for scikit-learn's pipelines.
+            Ignored; present for compatibility with scikit-learn's pipelines.
 
         Returns
         -------
@@ -198,7 +202,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         InputError
             If the data or a parameter cannot be used, or a file changes while it is read.
         MemoryLimitError
-            If a step does not fit ``memory_limit``.
+            If a step does not fit into ``memory_limit``.
         """
         with showing(type(self).__name__, getattr(self, "verbose", 1)):
             return self._fit(X)
@@ -232,7 +236,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         finished = Engine(store, blocks, memory_limit=selection.memory_limit).run(stages)
         result = FeatureScores.open(finished["result"])
         for attribute in [a for a in vars(self) if a.endswith("_") and not a.endswith("_in_")]:
-            delattr(self, attribute)  # of an earlier fit
+            delattr(self, attribute)  # left from an earlier fit
         self.scores_ = result.scores
         self.ranking_ = result.ranking
         self._supports = result.supports
@@ -245,7 +249,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             self.random_state_ = selection.random_state
         dropped = list(blocks.source.dropped)
         if dropped or missing == "drop_rows":
-            # Results with a row for every sample are of the rows that are left.
+            # Results with one entry per sample cover only the rows that remain.
             self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
             self.row_mask_[dropped] = False
         self._keep_details(result.details, scratch if is_stored(X) else None)
@@ -256,11 +260,19 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return self
 
     def _policy(self) -> Any:
-        """Return the parameter that says what becomes of NaN, as it is."""
+        """Return the parameter for the treatment of NaN, not validated."""
         return getattr(self, "missing", "error")
 
     def _n_wanted(self) -> Any:
-        """Return how many features are asked for; None: half of them, or what a search keeps."""
+        """Return the requested number of features.
+
+        None stands for half of them, or for the number that the method finds itself.
+
+        Raises
+        ------
+        InputError
+            If ``redundancy`` is set and the method would find the number itself.
+        """
         number = self.n_features_to_select
         if self.redundancy is not None and number is None and method_of(type(self)).finds_number:
             raise InputError(
@@ -282,10 +294,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return stages
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
-        """Store further results under their names, each with an underscore behind it.
+        """Store further results as attributes, their names followed by an underscore.
 
-        What has a row for every sample is read when asked, where the data are not in memory: a
-        ``scratch`` is given then.
+        Arrays with one row per sample are opened lazily if a ``scratch`` is given, which is the
+        case if the data are not in memory; otherwise they are loaded.
         """
         for name, value in details.items():
             if isinstance(value, ArrayRef):
@@ -293,9 +305,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             setattr(self, f"{name}_", value)
 
     def _selection(self, X: Any = None) -> Selection:
-        """Return the parameters as the settings that a pipeline has, checked by the same model.
+        """Return the parameters as settings of a pipeline, validated by the same model.
 
-        Labels that are a column of the ``obs`` of an AnnData ``X`` are taken from there.
+        If labels are given as the name of a column of ``obs`` of an AnnData ``X``, they are taken
+        from there.
         """
         check_seed(fresh_seed(getattr(self, "random_state", 0)))
         method = method_of(type(self))
@@ -311,20 +324,20 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
                 if finished and value == signature(type(self)).parameters[name].default:
-                    continue  # as in a pipeline: a finished graph has weights of its own
+                    continue  # as in a pipeline: a finished graph has its own weights
                 own = {} if finished else dict(method.graph_defaults)
                 section = settings.setdefault("graph", own)
                 if name == "representation" and isinstance(X, (str, Path)):
                     part_of_file = str(value).startswith(("obsm/", "obsp/"))
                     value = f"{X}::{value}" if part_of_file else value
-            # A number is checked when that of the features is known.
+            # A number is checked later, once the number of features is known.
             chosen_later = isinstance(value, dict) or (isinstance(value, str) and value == "auto")
             if name != "n_features_to_select" or chosen_later:
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 
     def _given_labels(self, X: Any, name: str, value: Any) -> Any:
-        """Return labels, or another start, as numbers or texts; a name, or None, as it is."""
+        """Return labels, or another start, as an array; a name or None is returned unchanged."""
         value, annotated = self.labels_in(X, value), X if is_annotated(X) else self._annotated
         if isinstance(value, str) and annotated is not None:
             is_path = "://" in value or os.path.exists(column_of(value)[0])
@@ -342,9 +355,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     @staticmethod
     def labels_in(X: Any, value: Any) -> Any:
-        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData.
+        """Return the column of ``obs`` with the name ``value`` if ``X`` is an AnnData.
 
-        Of several sources, ``source`` stands for the one that each row is of.
+        If ``X`` is made of several sources, ``source`` refers to the source of each row. Other
+        values are returned unchanged.
         """
         if not isinstance(value, str):
             return value
@@ -356,9 +370,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features, in ascending order.
 
-        One fit serves other numbers of features. Where the order itself depends on the number,
-        the class says for which the answer is that of a fit with it; with ``redundancy`` it is
-        that of such a fit for ``n_features_to_select`` only.
+        One fit also answers for other numbers of features. If the order of the features depends
+        on their number, the documentation of the class states for which numbers the answer is
+        that of a fit with this number; with ``redundancy`` this holds for
+        ``n_features_to_select`` only.
         """
         check_is_fitted(self, "ranking_")
         check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))
@@ -366,7 +381,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     @property
     def selected(self) -> np.ndarray:
-        """Indices of the selected features, ascending, as those of a run's `Result`."""
+        """Indices of the selected features, ascending, as in the `Result` of a run."""
         return self.get_support(indices=True)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -379,7 +394,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return self._answer() + str(super()._repr_html_inner())
 
     def _answer(self) -> str:
-        """Return the selection, how sure it is, warnings and the best features, for notebooks."""
+        """Return HTML for notebooks: the selection, its stability, notes and the best features."""
         if not hasattr(self, "ranking_"):
             return ""
         lines = [f"{len(self.selected):,} of {len(self.ranking_):,} features selected"]
@@ -397,8 +412,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         -------
         frame : DataFrame
             Columns ``rank``, ``index``, ``name``, ``score`` and ``selected``; with ``redundancy``
-            ``redundant_with``, of fits on samples ``frequency``, and with curves
-            (``n_features_to_select="auto"``) why each feature is in or out.
+            also ``redundant_with``, for fits on samples ``frequency``, and with curves
+            (``n_features_to_select="auto"``) the reasons why each feature is selected or not.
         """
         import pandas as pd
 
@@ -410,18 +425,19 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return pd.DataFrame(columns)
 
     def transform(self, X: Any) -> Any:
-        """Keep the selected features.
+        """Reduce X to the selected features.
 
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Data with the features of `fit`.
+            Data with the features seen in `fit`.
 
         Returns
         -------
         X_selected : same kind as X
-            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs. Of an
-            AnnData the view of these features. A frame that `set_output` asks for is in memory.
+            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs. For an
+            AnnData, a view of the selected features. A frame requested by `set_output` is in
+            memory.
         """
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
@@ -451,7 +467,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return in_memory(lazy[:, kept], output)
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise InputError unless data of a shape have the features of `fit`."""
+        """Raise InputError if the number of features differs from that seen in `fit`."""
         if len(shape) != 2 or shape[1] != self.n_features_in_:
             raise InputError(
                 f"X has {shape[-1]} features and shape {shape}, but {type(self).__name__} is "
@@ -459,12 +475,15 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             )
 
     def _output(self) -> str:
-        """Return the container that `set_output`, or scikit-learn's configuration, asks for."""
+        """Return the output container set by `set_output` or by scikit-learn's configuration."""
         wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
         return str(wanted or get_config()["transform_output"])
 
     def _transform_in_memory(self, X: Any) -> Any:
-        """Check data in memory and keep their columns; frames stay frames if frames are wanted."""
+        """Return the selected columns of data in memory, after checks.
+
+        A frame stays a frame if `set_output` requests a container other than the default.
+        """
         X = plain(X)
         frame = hasattr(X, "iloc") and self._output() != "default"
         X = validate_data(
@@ -480,12 +499,12 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return X.iloc[:, kept] if frame else X[:, kept]
 
     def get_support(self, indices: bool = False) -> np.ndarray:
-        """Return which features are selected.
+        """Return a mask or the indices of the selected features.
 
         Parameters
         ----------
         indices : bool, default=False
-            Return indices, in ascending order, in place of a mask.
+            If True, return indices in ascending order instead of a mask.
 
         Returns
         -------
@@ -497,7 +516,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return np.flatnonzero(mask) if indices else mask
 
     def inverse_transform(self, X: Any) -> Any:
-        """Put selected columns back into their places; the other columns are zero.
+        """Restore selected columns to their original positions; all other columns are zero.
 
         Parameters
         ----------
@@ -510,7 +529,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         Raises
         ------
         ValueError
-            If ``X`` has not as many columns as features are selected.
+            If the number of columns of ``X`` is not the number of selected features.
         """
         kept = self.get_support(indices=True)
         X = check_array(plain(X), dtype=None, accept_sparse="coo", ensure_all_finite=False)
@@ -532,8 +551,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         Parameters
         ----------
         input_features : array-like of str or None, default=None
-            Names of all features, the same as those of `fit` if it had names. None: those, or
-            ``x0``, ``x1``, ...
+            Names of all features; if `fit` saw names, they must be the same. None uses the names
+            seen in `fit`, or ``x0``, ``x1``, ...
 
         Returns
         -------
@@ -543,7 +562,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return names[self.get_support()]
 
     def _checked(self, X: Any) -> Any:
-        """Apply scikit-learn's checks to data in memory and record the features' names."""
+        """Check X and record the number and names of its features.
+
+        Data in memory undergo scikit-learn's checks; stored data are opened.
+        """
         if not is_stored(X):
             X = plain(X)
             refuse_texts(X)
@@ -563,18 +585,18 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return source
 
     def _validated(self, X: Any, **options: Any) -> Any:
-        """Apply scikit-learn's checks of data in memory."""
+        """Apply scikit-learn's checks to data in memory."""
         return validate_data(
             self,
             X,
             accept_sparse=("csr", "csc"),
             dtype="numeric",
-            ensure_all_finite=False,  # the blocks are checked, and name the place
+            ensure_all_finite=False,  # checked per block, where errors name the position
             **options,
         )
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        """Return scikit-learn's tags: sparse input is accepted, and y is not required."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self._policy() != "error"
@@ -583,7 +605,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
 
 class MethodSelector(BaseSelector):
-    """Base of the selectors that are a method's: their fields are its parameters."""
+    """Base of the selectors that implement one method; their fields are its parameters."""
 
     n_features_to_select: NumberOfFeatures = field(default=None, kw_only=False)
     preprocess: str = "auto"
@@ -593,14 +615,14 @@ class MethodSelector(BaseSelector):
 
 
 class SeededSelector(MethodSelector):
-    """Base of the selectors that draw numbers, or hold more than a tile."""
+    """Base of the selectors that draw random numbers, or hold more than a tile in memory."""
 
     random_state: int | None = 0
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT
 
 
 class GraphSelector(SeededSelector):
-    """Base of the selectors that take the neighbor graph with its weights."""
+    """Base of the selectors that use the weighted neighbor graph."""
 
     n_neighbors: int = 5
     weight: str = "binary"
@@ -610,31 +632,31 @@ class GraphSelector(SeededSelector):
 
 
 class LabelingSelector(ClusterMixin, SeededSelector):
-    """Base of the selectors whose rule also labels new rows."""
+    """Base of the selectors that can also label new rows."""
 
     @abstractmethod
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
-        """Write the label of every row of opened data."""
+        """Write the label of every row of the opened data."""
 
     def predict(self, X: Any) -> Any:
-        """Label rows, by blocks, as `fit` labels its own.
+        """Label rows by blocks, with the rule that `fit` applied to its own rows.
 
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Data with the features of `fit`; preprocessed as those were. NaN becomes 0 where ``fit``
-            was given ``missing="zero"``, and is refused otherwise: the means of ``fit`` are not
-            kept.
+            Data with the features seen in `fit`; they are preprocessed in the same way. NaN is
+            replaced by 0 if the selector has ``missing="zero"``, and raises an error otherwise,
+            because the means seen in `fit` are not kept.
 
         Returns
         -------
-        labels : ndarray (zarr array where X is stored) of shape (n_samples,), int32
+        labels : ndarray (zarr array if X is stored) of shape (n_samples,), int32
         """
         check_is_fitted(self, "ranking_")
         scratch, rows = Scratch(), X
         if not is_stored(X):
             rows = self._validated(plain(X), reset=False)
-            rows = rows[[0, 0]] if rows.shape[0] == 1 else rows  # opened data have two at least
+            rows = rows[[0, 0]] if rows.shape[0] == 1 else rows  # opened data need two rows
         missing = "zero" if self._policy() == "zero" else "error"
         blocks = RowBlocks.from_any(rows, scratch=scratch, missing=missing)
         self._check_shape((blocks.n_samples, blocks.n_features))

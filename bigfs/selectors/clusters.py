@@ -1,7 +1,7 @@
-"""Clusters of rows: their sums, and the rule by which a pass labels all rows.
+"""Clusters of rows: their sums, and the rule that labels all rows in one pass.
 
-What LFS and GFS-k-means share. A cluster of a solution is one label of one k-means clustering in
-some features, so the memberships of any row follow from small arrays.
+Shared by LFS and GFS-k-means. Each cluster of a solution is one label of one k-means clustering
+in a subset of the features, so the memberships of any row follow from small arrays.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from bigfs.selectors.kept import discard, hand_over, handed
 from bigfs.solvers.separability import variance
 from bigfs.store.scratch import ArrayRef
 
-# Groups of rows that a jackknife leaves out in turn.
+# Number of groups of rows that the jackknife leaves out in turn.
 N_GROUPS = 20
-# Entries of arrays that are worked on at a time.
+# Number of array entries processed at a time.
 TILE_ENTRIES = 500_000
-# Rows of a cluster for each feature that a covariance needs where several features are dropped at a
-# time: the inverse of one of few rows is noise, and takes most of the time.
+# Minimum number of rows of a cluster per feature for a covariance, if several features are dropped
+# at a time: the inverse of a covariance of few rows is noise, and takes most of the time.
 ROWS_PER_FEATURE = 10
 
 
 @dataclass(frozen=True)
 class SearchedRows:
-    """Rows in memory about their mean, those of a group of the jackknife side by side."""
+    """Centered rows in memory, sorted by the groups of the jackknife."""
 
     X: np.ndarray  # of shape (n_rows, n_features), float64
     origin: np.ndarray  # of shape (n_features,), float64: the mean
-    order: np.ndarray  # of shape (n_rows,): the numbers that the rows had
-    ends: np.ndarray  # of shape (N_GROUPS + 1,): where groups begin and end
+    order: np.ndarray  # of shape (n_rows,): indices of the rows before sorting
+    ends: np.ndarray  # of shape (N_GROUPS + 1,): boundaries of the groups
     variances: np.ndarray  # of shape (n_features,), float64
     usable: np.ndarray  # of shape (n_features,), bool: features that vary
 
     @classmethod
     def of(cls, data: np.ndarray) -> SearchedRows:
-        """Return rows about their mean."""
+        """Return the rows, centered and sorted by group."""
         groups, moments = groups_of(len(data), N_GROUPS), block_moments(data)
         order = np.argsort(groups, kind="stable")
         X = np.asarray(data[order], dtype=np.float64)
@@ -60,12 +60,17 @@ def groups_of(n_rows: int, n_groups: int) -> np.ndarray:
 
 
 def sums_of(X: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return counts, sums and sums of squares of the rows of several clusters.
+    """Return the counts, sums and sums of squares of the rows of each cluster.
 
     Parameters
     ----------
     X : ndarray of shape (n_rows, n_features), float64
     members : ndarray of shape (n_clusters, n_rows), bool
+
+    Returns
+    -------
+    counts : ndarray of shape (n_clusters,), float64
+    sums, squares : ndarray of shape (n_clusters, n_features), float64
     """
     marks = members.astype(np.float64)
     squares, step = np.empty((len(marks), X.shape[1])), max(1, TILE_ENTRIES // (len(X) + 1))
@@ -81,25 +86,32 @@ class Clusters:
 
     members: np.ndarray  # of shape (n_clusters, n_rows), bool
     counts: np.ndarray  # of shape (n_clusters,), float64
-    means: np.ndarray  # of shape (n_clusters, n_features): those of empty clusters are the origin
+    means: np.ndarray  # of shape (n_clusters, n_features): zero (the origin) for empty clusters
     variances: np.ndarray  # of shape (n_clusters, n_features)
 
     @classmethod
     def of(cls, rows: SearchedRows, members: np.ndarray) -> Clusters:
-        """Return the clusters of these members."""
+        """Return the clusters with the given memberships."""
         counts, sums, squares = sums_of(rows.X, members)
         means = sums / np.maximum(counts, 1)[:, None]
         return cls(members, counts, means, variance(counts, sums, squares))
 
 
 def least_separate(kept: np.ndarray, alone: np.ndarray) -> list[np.ndarray]:
-    """Return features to drop together: a quarter of those kept, and halves of it down to one.
+    """Return sets of features to drop together: a quarter of those kept, halved down to one.
 
     Parameters
     ----------
     kept : ndarray of int
+        Features that are kept.
     alone : ndarray of the shape of kept
-        How separate clusters are in each feature alone; the least go first.
+        Separability of the clusters in each feature alone. Each set has the features of lowest
+        separability.
+
+    Returns
+    -------
+    sets : list of ndarray of int
+        The largest set first.
     """
     order, sizes = kept[np.argsort(alone, kind="stable")], [max(1, len(kept) // 4)]
     while sizes[-1] > 1:
@@ -108,39 +120,52 @@ def least_separate(kept: np.ndarray, alone: np.ndarray) -> list[np.ndarray]:
 
 
 def most_candidates(n_features: int, many: bool) -> int:
-    """Return how many candidates a step has at most: one for each feature, or `least_separate`."""
+    """Return an upper bound of the number of candidates of a step.
+
+    A candidate drops one feature, or, if ``many``, one of the sets of `least_separate`.
+    """
     return max(1, (n_features // 4).bit_length()) if many else n_features
 
 
 @dataclass(frozen=True)
 class ClusterRule:
-    """The rule that labels rows: memberships, and eq. (20) where they are none or several."""
+    """Rule that labels rows: by membership, or by eq. (20) if a row has no or several clusters."""
 
-    origin: np.ndarray  # of shape (n_features,), float64: what centers count from
+    origin: np.ndarray  # of shape (n_features,), float64: subtracted from rows before labeling
     # Of shape (n_clusterings, n_clusters, n_features), float64, and (n_clusterings, n_features),
-    # bool: k-means clusterings and their features.
+    # bool: centers and features of the k-means clusterings.
     centers: np.ndarray
     masks: np.ndarray
-    # Of shape (n_clusters,), int64: the clustering of each cluster, and which label of it.
+    # Of shape (n_clusters,), int64: the clustering that each cluster comes from, and its label in
+    # it.
     clusterings: np.ndarray
     labels: np.ndarray
-    # Of shape (n_clusters, n_features): means of the clusters and the features that each keeps.
+    # Of shape (n_clusters, n_features): means of the clusters, and masks of the features that each
+    # keeps.
     means: np.ndarray
     subsets: np.ndarray
-    variances: np.ndarray  # of shape (n_clusters,), float64: the mean one of a cluster's features
+    variances: np.ndarray  # of shape (n_clusters,), float64: mean variance of a cluster's features
 
     def label(self, X: np.ndarray, leave: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Label rows.
 
-        A row of several clusters takes the nearest of them by eq. (20); a row of none the nearest
-        of all, or -1 if ``leave``. Of those that are equally near but for rounding the first.
+        A row that is in several clusters gets the nearest of them by eq. (20). A row that is in no
+        cluster gets the nearest of all clusters, or -1 if ``leave``. If several clusters are
+        equally near up to rounding, the first is chosen.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features)
+        leave : bool
+            If True, rows that are in no cluster are labeled -1.
 
         Returns
         -------
         labels : ndarray of shape (n_rows,), int32
         inside : ndarray of shape (n_rows, n_clusters), bool
+            Memberships.
         sums : ndarray of shape (n_clusters, 1 + 2 * n_features), float64
-            Counts, sums about the origin and sums of squares of each label's rows.
+            Counts, sums about the origin and sums of squares of the rows of each label.
         """
         n, d = X.shape
         k = len(self.means)
@@ -171,7 +196,7 @@ class ClusterRule:
         return labels, inside, sums
 
     def _nearest(self, rows: np.ndarray) -> np.ndarray:
-        """Return the label of each row in each clustering; the first of equally near ones."""
+        """Return the label of each row in each clustering; ties go to the first center."""
         masked = self.centers * self.masks[:, None, :]
         norms = np.einsum("cjd,cjd->jc", masked, masked)
         tie = TIE * norms.sum(axis=0)
@@ -186,7 +211,7 @@ class ClusterRule:
 
 
 def moments_of(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return counts, means and variances of labels, from the sums of `ClusterRule.label`."""
+    """Return the counts, means and variances of each label from the sums of `ClusterRule.label`."""
     d = sums.shape[1] // 2
     n = np.maximum(sums[:, :1], 1)
     means = sums[:, 1 : 1 + d] / n
@@ -200,7 +225,17 @@ def label_all(
     labels: ArrayRef,
     inside: ArrayRef | None = None,
 ) -> np.ndarray:
-    """Write the labels of all rows, and memberships where there is a place for them: one pass.
+    """Write the labels of all rows, and their memberships if requested, in one pass.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    rule : ClusterRule
+    leave : bool
+        If True, rows that are in no cluster are labeled -1.
+    labels : ArrayRef of shape (n_samples,)
+    inside : ArrayRef of shape (n_samples, n_clusters) or None, default=None
+        Array for the memberships. None does not store them.
 
     Returns
     -------
@@ -230,7 +265,7 @@ def _label_kernel(
 
 
 def labels_step(shape: Shape, n_clusters: int) -> Step:
-    """Return the step of `label_all`: a block, its labels, a tile and the rule."""
+    """Return the cost of `label_all`: a block, its labels, a tile and the rule."""
     rule = 16 * n_clusters**2 * shape.n_features
     labels = (12 + n_clusters) * shape.rows
     return pass_over(shape, "a block and its labels", labels + rule + 32 * TILE_ENTRIES)

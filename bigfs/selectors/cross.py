@@ -1,6 +1,7 @@
-"""Products of all features with some companions, centered, from one pass over the data.
+"""Centered cross-products of all features with other columns, from one pass over the data.
 
-Runs on workers; imports no scikit-learn.
+The other columns are a subset of the features, or dense columns with the same rows. Runs on
+workers; imports no scikit-learn.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from bigfs.blocks.kernels import as_dense, column_means, tile_rows
 from bigfs.core.cost import Shape
 from bigfs.store.scratch import ArrayRef
 
-# Columns of a thin dense array that are multiplied with CSR rows at a time.
+# Number of columns of a dense array that are multiplied with CSR rows at a time.
 GROUP = 128
 
 
 @dataclass
 class Cross:
-    """Centered second moments of all features with some companions, of some rows."""
+    """Centered cross-products of all features with other columns, over a set of rows."""
 
     count: int
     mean: np.ndarray  # of shape (n_features,), float64
@@ -32,7 +33,7 @@ class Cross:
 
 
 def side_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes that `sparse_cross` needs beside a CSR block and its result."""
+    """Return the bytes that `sparse_cross` needs in addition to a CSR block and its result."""
     if shape.n_entries is None:
         return 0
     group = min(GROUP, n_columns)
@@ -41,10 +42,10 @@ def side_bytes(shape: Shape, n_columns: int) -> int:
 
 
 def own_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes that `sparse_own_cross` needs beside a CSR block and its result."""
+    """Return the bytes that `sparse_own_cross` needs in addition to a CSR block and its result."""
     if shape.n_entries is None:
         return 0
-    # Entries as they are, centered and transposed; a group as sparse and as dense products.
+    # The centered entries and their transpose, and the products of a group, sparse and dense.
     return 2 * kernel_bytes(shape) + 4 * 8 * shape.n_features * min(GROUP, n_columns)
 
 
@@ -55,7 +56,19 @@ def cross_pass(
     Y: ArrayRef | None,
     label: str = "regression",
 ) -> Cross:
-    """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
+    """Return ``X'X_C`` or ``X'Y`` from one pass.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    centered : bool
+        True for the products of centered columns, False for those of the columns themselves.
+    features : ndarray of int or None
+        The features C. None if ``Y`` is given.
+    Y : ArrayRef of shape (n_samples, n_others) or None
+    label : str, default="regression"
+        Name of the pass in progress reports.
+    """
     total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label=label)
     if blocks.offset is not None:
         total.mean = total.mean + blocks.offset
@@ -76,13 +89,14 @@ def _cross_kernel(
 
 
 def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
-    """Return the products of dense columns, side by side, with others or with some of themselves.
+    """Return the products of dense columns with other columns or with a subset of themselves.
 
     Parameters
     ----------
     parts : list of ndarray of shape (n_rows, any)
+        Columns; the arrays are concatenated side by side.
     others : ndarray of shape (n_rows, n_others), or of shape (n_others,), int
-        Columns, or the places of some.
+        Other columns, or the indices of a subset of the columns.
     """
     from scipy.linalg.blas import dgemm
 
@@ -98,7 +112,7 @@ def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
             side = np.ascontiguousarray(tile[:, others])
         else:
             side = others[begin : begin + step] - other_mean
-        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
+        # The transpose of a C-ordered tile is in Fortran order, so that BLAS makes no copies.
         cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
         squares += np.einsum("ij,ij->j", tile, tile)
     return Cross(n, mean, other_mean, cross, squares)
@@ -107,7 +121,7 @@ def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
 def sparse_cross(X: Any, side: np.ndarray) -> Cross:
     """Return the products of a CSR block with dense columns.
 
-    They are exactly zero for features that are constant in these rows.
+    The products are exactly zero for features that are constant in these rows.
     """
     side = side.astype(np.float64)
     mean, moments = column_means(side), csr_moments(X)
@@ -124,15 +138,15 @@ def sparse_cross(X: Any, side: np.ndarray) -> Cross:
 
 
 def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
-    """Return the products of a CSR block with some of its columns, which stay sparse.
+    """Return the products of a CSR block with a subset of its columns, which stay sparse.
 
-    They are exactly zero for features that are constant in these rows.
+    The products are exactly zero for features that are constant in these rows.
     """
     from scipy.linalg.blas import dger
 
     moments, n = csr_moments(X), X.shape[0]
     entries = centered_entries(X)
-    mean = np.asarray(entries.sum(axis=0)) / n  # of what is not centered yet
+    mean = np.asarray(entries.sum(axis=0)) / n  # the remaining mean of the entries
     side = entries[:, features].T.tocsr()
     cross = np.empty((len(features), X.shape[1]))
     for begin in range(0, len(features), GROUP):
@@ -145,7 +159,10 @@ def sparse_own_cross(X: Any, features: np.ndarray) -> Cross:
 
 
 def merge_cross(a: Cross, b: Cross) -> Cross:
-    """Merge two sets of rows (Chan, Golub, LeVeque 1979), using the memory of the first."""
+    """Merge the products of two sets of rows (Chan, Golub, LeVeque 1979).
+
+    The memory of the first is reused.
+    """
     from scipy.linalg.blas import dger
 
     count = a.count + b.count

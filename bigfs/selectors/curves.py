@@ -1,10 +1,10 @@
-"""The stage of the curves, after the scores, for every method.
+"""The stage that computes the curves, after the scores, for every method.
 
-They need the products of the leading features with all features and the eigenvectors, and a sample
-of the rows; the rest are small matrices on the client. Where a method has left X'X and X'Y, a few
-blocks are read for the sample; else one pass over the data gives both. Wide data are no exception:
-d x d is never formed for it, and where a worker has no room for as many leading features, fewer are
-looked at.
+The curves need the products of the leading features with all features and the eigenvectors, and a
+sample of the rows; the rest is done with small matrices on the client. If the method has stored X'X
+and X'Y, only a few blocks are read, for the sample; else one pass over the data gives both. This
+also holds for wide data: the d x d matrix is never formed for the curves, and if a worker has no
+room for the wanted number of leading features, fewer are examined.
 
 Runs on workers; imports no scikit-learn.
 """
@@ -52,24 +52,26 @@ from bigfs.stages.stage import Inputs, Stage
 from bigfs.stages.sums import read_products
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Curves end at this multiple of the selected features, and at this number.
+# Curves end at this multiple of the number of selected features, and at this number if it is less,
+# but not before the number of selected features.
 _BEYOND, _FAR = 4, 200
-# Rows of the sample, and the values in it.
+# Upper bounds of the rows of the sample, and of the values in it.
 _SAMPLE_ROWS, _SAMPLE_VALUES = 500, 2**23
-# Blocks that the sample comes from where no pass is needed.
+# Number of blocks that the sample is read from if no pass is needed.
 _SAMPLE_BLOCKS = 20
 
 
 def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool = False) -> Stage:
-    """Return the stage that follows the result of a selection.
+    """Return the stage of the curves, which follows the result of a selection.
 
     Parameters
     ----------
     selection : Selection
     fits : Stage or None, default=None
-        The stability of the selection, if there is one.
+        The stability stage of the selection, if there is one.
     quick : bool, default=False
-        Whether the result is the consensus of fits on samples, which has chosen the number.
+        True if the result is the consensus of fits on samples, which has already chosen the
+        number of features.
     """
     number = selection.n_features_to_select
     settings = {
@@ -85,7 +87,7 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
 
 
 def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
-    """Return the strategy: no pass where the method has left products."""
+    """Return the strategy: without a pass if the method has stored its products."""
     left = not quick and choose_scoring(shape, selection).strategy.leaves_products
     return (FromProducts if left else OnePass).of(shape, selection, quick=quick)
 
@@ -96,15 +98,15 @@ def _n_neighbors(selection: Selection) -> int:
 
 @dataclass(frozen=True)
 class OnePass:
-    """Products of the leading features with all, and a sample of rows, from one pass."""
+    """Curves from one pass: products of the leading features with all, and a sample of rows."""
 
     shape: Shape
     selection: Selection
-    quick: bool  # whether the result is the consensus of fits on samples
-    largest: int  # the largest number of features that the curves look at
-    n_leading: int  # the most features whose products are taken
-    n_targets: int  # eigenvectors, at most
-    n_rows: int  # rows of the sample
+    quick: bool  # True if the result is the consensus of fits on samples
+    largest: int  # the largest number of features on the curves
+    n_leading: int  # upper bound of the number of features whose products are computed
+    n_targets: int  # upper bound of the number of eigenvectors
+    n_rows: int  # number of rows of the sample
     notes: tuple[str, ...]
 
     @classmethod
@@ -124,7 +126,7 @@ class OnePass:
                 )
         else:
             largest = min(d, max(number, min(_BEYOND * number, _FAR)))
-        # Where a fit has a selection for each number, all of them together are more features.
+        # If the selections of a fit are not nested, their union has more than `largest` features.
         wanted = min(d, 2 * largest if largest <= up_to < np.inf else largest)
         budget = task_budget(selection.memory_limit)
         room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
@@ -148,11 +150,11 @@ class OnePass:
 
     @property
     def number(self) -> int | Auto:
-        """The number of features to select, or the way to choose it."""
+        """The number of features to select, or the settings that choose it."""
         return self.selection.n_features_to_select
 
     def cost(self) -> StageCost:
-        """Return the cost of the pass, and of the client's matrices."""
+        """Return the cost of the pass and of the matrices on the client."""
         shape, d = self.shape, self.shape.n_features
         products = 8 * self.n_leading * (d + self.n_targets)
         rows = self.n_rows * d * shape.itemsize
@@ -172,13 +174,22 @@ class OnePass:
         )
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the curves, and the selection."""
+        """Compute and store the curves and the selection."""
         result = FeatureScores.open(inputs.finished["result"])
         targets = inputs.spectral.embedding_ref if "spectral" in inputs.finished else None
         self.measure(inputs, result, targets).store(out)
 
     def measure(self, inputs: Inputs, result: FeatureScores, targets: ArrayRef | None) -> Curves:
-        """Return the curves of opened data."""
+        """Return the curves of the opened data.
+
+        Parameters
+        ----------
+        inputs : Inputs
+        result : FeatureScores
+            Scores and ranking of the features.
+        targets : ArrayRef of shape (n_samples, n_targets) or None
+            Eigenvectors of the graph, if the method uses them.
+        """
         blocks = inputs.blocks
         first = [] if isinstance(self.number, Auto) else _path(result, self.number).tolist()
         leading, largest = _leading(result, first[: self.n_leading], self.largest, self.n_leading)
@@ -194,7 +205,7 @@ class OnePass:
         values["neighbors_kept"] = kept.mean(axis=1)
         errors = {"neighbors_kept": kept.std(axis=1) / np.sqrt(kept.shape[1])}
         if is_by_fits(self.number):
-            fits = inputs.finished.get("stability")  # None: the result is of fits itself
+            fits = inputs.finished.get("stability")  # None if the result itself comes from fits
             details = result.details if fits is None else FeatureScores.open(fits).details
             of_fits, their_errors = Stability.from_details(details).curves(sizes)
             values, errors = values | of_fits, errors | their_errors
@@ -218,7 +229,10 @@ class OnePass:
     def _read(
         self, inputs: Inputs, leading: np.ndarray, targets: ArrayRef | None
     ) -> tuple[Cross, list[np.ndarray]]:
-        """Return the products of the leading features with all and the eigenvectors, and rows."""
+        """Return the products of the leading features, and the rows of the sample.
+
+        The products are those with all features, followed by those with the eigenvectors.
+        """
         sample = (inputs.blocks.n_samples, self.selection.random_state, self.n_rows)
         shared = leading, targets, sample
         return inputs.blocks.reduce(_kernel, _merge, *shared, label="curves")
@@ -226,7 +240,10 @@ class OnePass:
     def _reasons(
         self, order: np.ndarray, result: FeatureScores, products: _LeadingProducts
     ) -> dict[str, Any]:
-        """Return the selection, and why each feature is in it or not."""
+        """Return the selection and the reasons why each feature is in it or not.
+
+        They are fields of `Curves`.
+        """
         known = order[np.isin(order, products.leading)]
         gains, d = products.gains(known), self.shape.n_features
         adds = np.full(len(order), np.nan)
@@ -252,10 +269,10 @@ class OnePass:
 
 
 class FromProducts(OnePass):
-    """Products that the method has left, and a sample of rows from a few blocks."""
+    """Curves from the products stored by the method, and a sample of rows from a few blocks."""
 
     def cost(self) -> StageCost:
-        """Return the cost of the client's matrices, and of a block."""
+        """Return the cost of the matrices on the client and of one block."""
         shape, d = self.shape, self.shape.n_features
         client = super().cost().steps[-1]
         needed = client.task_bytes + 8 * d * (d + self.n_targets) + shape.read_bytes
@@ -290,22 +307,22 @@ class FromProducts(OnePass):
 
 
 def _or_one(values: np.ndarray) -> np.ndarray:
-    """Return values to divide by: 1 in place of 0."""
+    """Return the values with 1 in place of 0, for use as divisors."""
     return np.where(values > 0, values, 1.0)
 
 
 def _tile_bytes(n_columns: int) -> int:
-    """Return the bytes of a block in float64: a tile, its origin, and leading columns."""
+    """Return the bytes of a block's tiles in float64: a tile, its source, and leading columns."""
     return 3 * tile_bytes(n_columns)
 
 
 def _parts(shape: Shape) -> int:
-    """Return how many partial products a worker holds: those of a fold, and one on its way."""
+    """Return the number of partial products a worker holds: those of a fold and one in transit."""
     return fold_parts(shape.n_blocks) + 1
 
 
 def _path(result: FeatureScores, m: int) -> np.ndarray:
-    """Return the selection of m features, in the order of the ranking."""
+    """Return the selection of ``m`` features, in the order of the ranking."""
     if result.supports is None:
         return result.ranking[:m]
     return result.ranking[np.isin(result.ranking, result.support(m))]
@@ -314,19 +331,26 @@ def _path(result: FeatureScores, m: int) -> np.ndarray:
 def _leading(
     result: FeatureScores, first: list[int], largest: int, most: int
 ) -> tuple[np.ndarray, int]:
-    """Return the features of the selections of 1, 2, ... features, and how far they fit.
+    """Return the union of the selections of 1, 2, ... features, and the largest number that fits.
 
     Parameters
     ----------
     result : FeatureScores
     first : list of int
-        Features that are among them anyway.
+        Features that are included in any case, before all others.
     largest : int
-        Up to which number of features.
+        Largest number of features of a selection.
     most : int
-        Features that there is room for.
+        Upper bound of the number of features in the union.
+
+    Returns
+    -------
+    leading : ndarray of int64
+        The union.
+    largest : int
+        Largest number of features whose selection is contained in it.
     """
-    if result.supports is None:  # every selection is the beginning of the next one
+    if result.supports is None:  # selections are nested
         leading = result.ranking[: min(max(largest, len(first)), most)]
         return leading.astype(np.int64), min(largest, len(leading))
     together = dict.fromkeys(first)
@@ -340,7 +364,11 @@ def _leading(
 
 
 def _part(what: str, weights: np.ndarray) -> str:
-    """Return the part that a feature tells most of; of yes and no all that say yes."""
+    """Return the name of the part that a feature contributes most to.
+
+    If the weights are booleans, all parts whose weight is True are listed. The text is empty if all
+    weights are zero.
+    """
     weights = np.asarray(weights)
     if not weights.any():
         return ""
@@ -351,23 +379,24 @@ def _part(what: str, weights: np.ndarray) -> str:
 
 @dataclass
 class _LeadingProducts:
-    """The products of the leading columns with all, and what follows from them."""
+    """Products of the leading columns with all columns, and quantities derived from them."""
 
-    cross: Cross  # of the columns of X, then the eigenvectors, with the leading features
+    # Products of all columns of X, followed by the eigenvectors, with the leading features.
+    cross: Cross
     leading: np.ndarray  # of shape (n_leading,), int64
-    # Rows and features.
+    # Numbers of rows and of features.
     n: int
     d: int
-    _last: tuple[bytes, np.ndarray] | None = None  # the last path, and its gains
+    _last: tuple[bytes, np.ndarray] | None = None  # cache: the last path and its gains
 
     @property
     def squares(self) -> np.ndarray:
-        """Squared norms of the centered columns, eigenvectors last."""
+        """Squared norms of the centered columns, followed by those of the eigenvectors."""
         return self.cross.squares
 
     @property
     def total(self) -> float:
-        """Sum of the squared norms of all features, 1 if all are constant."""
+        """Sum of the squared norms of all features; 1 if all are constant."""
         return float(self.squares[: self.d].sum()) or 1.0
 
     def _places(self, path: np.ndarray) -> list[int]:
@@ -375,16 +404,19 @@ class _LeadingProducts:
         return [places[feature] for feature in path.tolist()]
 
     def gains(self, path: np.ndarray) -> np.ndarray:
-        """Return the gain of each feature of a path; see `bigfs.solvers.nested.explained_by`."""
+        """Return the gains of each feature of a path; see `bigfs.solvers.nested.explained_by`."""
         key = path.tobytes()
         if self._last is None or self._last[0] != key:
-            self._last = None  # its memory is needed for the next one
+            self._last = None  # free the memory before the next gains are computed
             rows = np.ascontiguousarray(self.cross.cross.T[self._places(path)])
             self._last = key, nested.explained_by(rows, path)
         return self._last[1]
 
     def curves(self, paths: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the explained shares of selections; those that continue each other at once."""
+        """Return the explained shares of the selections, by the names of the curves.
+
+        If all selections are prefixes of the last one, they are computed together.
+        """
         d, last = self.d, paths[-1]
         is_path = all(np.array_equal(path, last[: len(path)]) for path in paths)
         of_last = self._shares(last) if is_path else np.empty(0)
@@ -394,7 +426,14 @@ class _LeadingProducts:
         return {name: np.array([row[i] for row in rows]) for i, name in enumerate(kept)}
 
     def _shares(self, path: np.ndarray) -> np.ndarray:
-        """Return the explained shares of the first 1, 2, ... features, shape (n_path, 3)."""
+        """Return the explained shares of the first 1, 2, ... features of a path.
+
+        Returns
+        -------
+        shares : ndarray of shape (n_path, 3)
+            Shares of the variance, of the variance of the other features beyond chance, and of the
+            eigenvectors (0 without eigenvectors).
+        """
         gains, d = self.gains(path), self.d
         variance = np.cumsum(gains[:, :d].sum(axis=1)) / self.total
         others = nested.explained_others(gains[:, :d], path, self.squares[:d], self.n)
@@ -405,7 +444,11 @@ class _LeadingProducts:
         return np.column_stack([variance, others, eigenvectors])
 
     def closest(self, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the closest selected feature of every feature, and their correlation."""
+        """Return the closest selected feature of every feature, and their correlation.
+
+        The closest feature is the one of largest absolute correlation; -1 and 0 if all correlations
+        are 0.
+        """
         scale = _or_one(np.sqrt(self.squares[: self.d]))
         closest, correlation = np.full(self.d, -1), np.zeros(self.d)
         for feature, place in zip(selected.tolist(), self._places(selected), strict=True):
@@ -416,7 +459,20 @@ class _LeadingProducts:
 
 
 def _kept(rows: np.ndarray, paths: list[np.ndarray], k: int) -> np.ndarray:
-    """Return the share of its nearest rows that each row keeps, shape (n_paths, n_rows)."""
+    """Return the share of its ``k`` nearest rows that each row keeps in each selection.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features), float64
+    paths : list of ndarray of int
+        Selections of features.
+    k : int
+        Number of nearest rows; at most ``n_rows - 1`` are used.
+
+    Returns
+    -------
+    kept : ndarray of shape (n_paths, n_rows), float64
+    """
     rows = rows - rows.mean(axis=0)
     k = min(k, len(rows) - 1)
     in_all = nested.squared_distances(rows @ rows.T)
@@ -439,7 +495,10 @@ def _kernel(
     Y: ArrayRef | None,
     sample: tuple[int, int, int],
 ) -> tuple[Cross, list[np.ndarray]]:
-    """Return the products of ``[X Y]`` with leading columns of X, and the sampled rows."""
+    """Return the products of ``[X Y]`` with the leading columns of X, and the sampled rows.
+
+    The sampled rows are those of this block.
+    """
     n = X.shape[0]
     rows = None if Y is None else Y.read(first_row, first_row + n)
     if hasattr(X, "indptr"):
@@ -454,7 +513,7 @@ def _kernel(
 
 
 def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
-    """Return the products of a CSR block with those of dense columns below them."""
+    """Return the products of a CSR block with those of further dense columns appended."""
     of_rows = dense_cross([rows], side)
     return Cross(
         total.count,

@@ -1,4 +1,4 @@
-"""Docstrings of selectors: what several have in common, or a model describes, is said once."""
+"""Build the docstrings of selectors from shared text, so that it is written only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLE = """>>> from sklearn.datasets import load_iris
 
 
 def by_nearest(selector: type) -> None:
-    """Bring the parameters of a signature into order: its own fields, then those of its bases."""
+    """Order the parameters of a selector's signature: own fields first, then those of its bases."""
     taken = inspect.signature(selector.__init__)  # type: ignore[misc]
     fields = [name for base in selector.__mro__ for name in inspect.get_annotations(base)]
     names = dict.fromkeys(["self", "n_features_to_select", *fields])
@@ -28,13 +28,19 @@ def by_nearest(selector: type) -> None:
 
 
 def described(selector: type, model: type[BaseModel]) -> str:
-    """Return a section of parameters, as a model of a method's settings describes them.
+    """Return a "Parameters" section made from the field descriptions of a settings model.
 
     Parameters
     ----------
     selector : type
-        Its signature has the parameters.
+        Selector whose signature determines the parameters, their types and defaults.
     model : type of BaseModel
+        Settings model of the method.
+
+    Returns
+    -------
+    section : str
+        Empty if the model describes none of the parameters.
     """
     entries = []
     for name, taken in inspect.signature(selector.__init__).parameters.items():  # type: ignore[misc]
@@ -45,7 +51,7 @@ def described(selector: type, model: type[BaseModel]) -> str:
         if get_origin(field.annotation) is Literal:
             kind = "{" + ", ".join(f'"{choice}"' for choice in get_args(field.annotation)) + "}"
         default = f'"{taken.default}"' if isinstance(taken.default, str) else taken.default
-        # A pipeline's null is None here.
+        # Descriptions are written for YAML pipelines, where None is spelled null.
         text = re.sub(r"\bnull\b", "None", field.description)
         entries.append(f"{name} : {kind}, default={default}")
         entries += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
@@ -53,17 +59,19 @@ def described(selector: type, model: type[BaseModel]) -> str:
 
 
 def completed(selector: type, bases: Sequence[str]) -> str:
-    """Return a class's docstring with all parameters, as in the signature, and what all have.
+    """Return the docstring of a selector, completed with inherited descriptions.
 
-    Attributes of all selectors stand behind the first of them. What a fit raises is inherited as
-    well. A selector of bigfs without an example gets one.
+    All parameters of the signature are listed, in its order. Attributes that all selectors share
+    are inserted after the first of them that the bases describe, or at the beginning if the class
+    does not describe that one. The "Raises" section is inherited if the class has none. A selector
+    of bigfs without an example gets one.
 
     Parameters
     ----------
     selector : type
-        Its docstring is in numpydoc's form; a description in it is kept.
+        Class with a numpydoc docstring. Its own descriptions take precedence.
     bases : sequence of str
-        Docstrings of its bases, with descriptions that it may lack, the nearest last.
+        Docstrings of its bases, which provide missing descriptions; the nearest base comes last.
     """
     sections, shared = _sections(selector.__doc__ or ""), [_sections(base) for base in bases]
     own, known = _entries("Parameters", sections), _entries("Parameters", *shared)
@@ -92,13 +100,13 @@ def completed(selector: type, bases: Sequence[str]) -> str:
 
 
 def _sections(docstring: str) -> dict[str, str]:
-    """Return the text of each section by its title; the summary has none."""
+    """Return the text of each section by title; the title of the summary is empty."""
     summary, *rest = re.split(r"(?:\n\n|^)(?=[A-Z][\w ]+\n-+\n)", inspect.cleandoc(docstring))
     return {"": summary} | {part.split("\n", 1)[0]: part.split("\n", 2)[2] for part in rest}
 
 
 def _entries(title: str, *docstrings: dict[str, str]) -> dict[str, str]:
-    """Return what the sections of a title say of each of their names, the last one first."""
+    """Return the entry of each name in the sections with a title; later docstrings override."""
     entries = [
         e for d in docstrings if title in d for e in re.split(r"\n(?=\w)", d[title].rstrip())
     ]

@@ -1,6 +1,6 @@
-"""K-means on the rows of an embedding: restarts on a sample of them, labels for all.
+"""K-means on the rows of an embedding: restarts on a sample of the rows, then labels for all rows.
 
-No scikit-learn here.
+Imports no scikit-learn.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 @dataclass(frozen=True)
 class View:
-    """The first columns of embedded rows, as they are or with rows of norm one."""
+    """The leading columns of embedded rows, optionally with rows scaled to norm one."""
 
-    name: str  # of its draws
-    width: int
-    scaled: bool
-    restarts: int
+    name: str  # names the stream of random numbers
+    width: int  # number of columns
+    scaled: bool  # True if rows are scaled to norm one
+    restarts: int  # number of k-means restarts
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the view of some rows."""
+        """Return the view of the given rows."""
         rows = rows[:, : self.width]
         if not self.scaled:
             return rows
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        # A component that no eigenvector reaches has rows of zeros.
+        # Rows of a graph component on which all eigenvectors vanish are zero.
         return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 
 
@@ -44,7 +44,7 @@ def view_centers(
     scratch: Scratch,
     label: str,
 ) -> list[np.ndarray]:
-    """Return the centers of the best restart of k-means on each view, on a sample of the rows.
+    """Return the centers of the best k-means restart on each view, from a sample of the rows.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ def view_centers(
     random_state : int
     scratch : Scratch
     label : str
-        Of the tasks; the draw of the sample is named by its first word.
+        Label of the tasks; its first word also names the random numbers of the sample.
 
     Returns
     -------
     centers : list of ndarray of shape (n_centers, width)
-        ``n_centers`` is less than ``n_clusters`` where too few rows differ.
+        ``n_centers`` is less than ``n_clusters`` if there are too few distinct rows.
     """
     n, generator = embedding.shape[0], rng(random_state, f"{label.split()[0]} sample")
     chosen = generator.choice(n, min(n, SAMPLE_ROWS), replace=False)
@@ -69,7 +69,7 @@ def view_centers(
 
 
 def centers_step(n_samples: int, n_clusters: int, width: int, tasks: int) -> Step:
-    """Return the step of `view_centers`."""
+    """Return the cost of `view_centers`."""
     size = min(n_samples, SAMPLE_ROWS)
     needed = 32 * size * (n_clusters + width) + 16 * MIB
     return Step(f"k-means of {size:,} rows of eigenvectors", needed, tasks)
@@ -83,7 +83,7 @@ def label_views(
     out: ArrayRef,
     label: str,
 ) -> np.ndarray:
-    """Write the nearest center of every row under each view, and return how many rows each has.
+    """Write the nearest center of every row in each view, and return the counts of the clusters.
 
     Parameters
     ----------
@@ -92,8 +92,11 @@ def label_views(
     views : list of View
     embedding : ArrayRef of shape (n_samples, n_components)
     centers : list of ndarray
+        Centers of each view.
     out : ArrayRef of shape (n_samples, n_views), or (n_samples,) for one view
+        Array that the indices of the nearest centers are written to.
     label : str
+        Label of the tasks.
 
     Returns
     -------

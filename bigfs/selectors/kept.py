@@ -1,7 +1,7 @@
 """Arrays that iterations keep between passes, in files or in the memory of worker processes.
 
-A file is a checkpoint, or what a pass hands to its tasks. What does not fit the memory is read
-again; either way the values are the same bits. Imports no scikit-learn.
+A file is a checkpoint, or passes data to the tasks of a pass. Arrays that do not fit into memory
+are read again; the values are bitwise the same in both cases. Imports no scikit-learn.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _ARRAY = "array number"
 
 
 def save_state(place: Location, values: Any, *, sync: bool = True) -> None:
-    """Write dicts, lists, records and arrays; `load_state` returns records as dicts.
+    """Write a state of dicts, lists, dataclass instances and arrays to a file.
 
-    The file takes the place of the old one at once; with ``sync`` it outlives a power failure.
+    `load_state` returns dataclass instances as dicts. The new file replaces the old one atomically;
+    with ``sync`` it is flushed to disk, so that it survives a power failure.
     """
     arrays: list[np.ndarray] = []
 
@@ -46,11 +47,11 @@ def save_state(place: Location, values: Any, *, sync: bool = True) -> None:
 
 
 def load_state(place: Location | None) -> Any:
-    """Return what `save_state` wrote, or None if there is nothing that can be read."""
+    """Return a state written by `save_state`, or None if there is no readable file."""
     if place is None or not place.exists():
         return None
     try:
-        # A file of ours: numpy would leave it open where it is damaged.
+        # Opened here, because numpy leaves a damaged file open.
         with open_own(place) as file, np.load(file, allow_pickle=False) as stored:
             get = partial(parsed, stored.__getitem__)
             arrays = [get(f"arr_{number}") for number in range(len(stored.files) - 1)]
@@ -61,9 +62,9 @@ def load_state(place: Location | None) -> Any:
 
 
 def hand_over(folder: Location, values: Any) -> Any:
-    """Write arrays for tasks to a file of its own, and return its address.
+    """Write arrays for tasks to a new file and return its address.
 
-    Tasks that run in this process get the values themselves, and must not write into them.
+    If tasks run in this process, the values themselves are returned; tasks must not modify them.
     """
     if not crosses_processes():
         return values
@@ -73,12 +74,12 @@ def hand_over(folder: Location, values: Any) -> Any:
 
 
 def handed(address: Any) -> Any:
-    """Return what `hand_over` wrote.
+    """Return the values written by `hand_over`.
 
     Raises
     ------
     StorageError
-        If it cannot be read.
+        If the file cannot be read.
     """
     values = load_state(as_location(address)) if isinstance(address, str) else address
     if values is None:
@@ -87,20 +88,20 @@ def handed(address: Any) -> Any:
 
 
 def discard(address: Any) -> None:
-    """Remove what `hand_over` wrote."""
+    """Remove the file written by `hand_over`, if there is one."""
     if isinstance(address, str):
         as_location(address).unlink()
 
 
 def nbytes_of(values: Any) -> int:
-    """Return the bytes of an array, a CSR matrix or several arrays in memory."""
+    """Return the size in bytes of an array, a CSR matrix or a tuple of arrays."""
     if hasattr(values, "indptr"):
         values = values.data, values.indices, values.indptr
     return sum(array.nbytes for array in (values if isinstance(values, tuple) else (values,)))
 
 
 class WorkerMemory:
-    """Arrays kept under a byte budget, those of one run at a time."""
+    """Cache of arrays with a budget in bytes; it holds the arrays of one run at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -110,17 +111,19 @@ class WorkerMemory:
         self._used = 0
 
     def get(self, run: str, key: Hashable, load: Callable[[], Any], budget: int) -> Any:
-        """Return the array of a key, loaded once if it fits the budget; do not write into it.
+        """Return the array of a key; it is cached if it fits into the budget.
+
+        The array must not be modified.
 
         Parameters
         ----------
         run : str
-            Name of the run; what another one left is dropped.
+            Name of the run. Arrays of another run are dropped.
         key : hashable
         load : callable
-            Reads it: an array, a CSR matrix, or a tuple of arrays.
+            Function that returns the array, a CSR matrix, or a tuple of arrays.
         budget : int
-            Bytes this process may keep for the run.
+            Upper bound of the bytes that this process keeps for the run.
         """
         with self._lock:
             if self._run != run:
@@ -139,7 +142,16 @@ class WorkerMemory:
         return values
 
     def drop(self, run: str, stem: str, besides: Hashable) -> None:
-        """Forget the arrays whose key begins with a stem, besides one."""
+        """Drop the cached arrays whose key is a tuple that begins with ``stem``, except one.
+
+        Parameters
+        ----------
+        run : str
+            Name of the run.
+        stem : str
+        besides : hashable
+            Key of the array that stays.
+        """
         with self._lock:
             if self._run != run:
                 return
@@ -148,7 +160,7 @@ class WorkerMemory:
                     self._used -= nbytes_of(self._kept.pop(key))
 
     def clear(self, run: str | None) -> None:
-        """Forget all arrays of a run."""
+        """Drop all cached arrays of a run."""
         with self._lock:
             if self._run == run:
                 self._kept.clear()
@@ -160,7 +172,7 @@ memory = WorkerMemory()
 
 
 def forget(run: str) -> None:
-    """Forget what this process and the workers keep of a run."""
+    """Drop the arrays of a run that this process and the workers have cached."""
     client = active_client()
     if client is not None:
         client.run(_forget_here, run)

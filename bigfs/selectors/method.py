@@ -1,4 +1,4 @@
-"""A method as one declared object: its parameters, what it needs, its strategies, its estimator."""
+"""Declaration of a method: its parameters, requirements, strategies and estimator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bigfs.config.fields import Section
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 
-if TYPE_CHECKING:  # reading a configuration does not load what runs it
+if TYPE_CHECKING:  # so that reading a configuration does not import the code that runs it
     from bigfs.stages.scores import FeatureScores
     from bigfs.stages.stage import Inputs
     from bigfs.store.scratch import Scratch
@@ -22,13 +22,14 @@ if TYPE_CHECKING:  # reading a configuration does not load what runs it
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """One way to score the features: the plan prints its cost, the run executes it.
+    """One way to compute the scores: the plan prints its cost, the run executes it.
 
     Attributes
     ----------
     shape : Shape
-        Of the data.
+        Shape of the data.
     selection : Selection
+        Settings of the selection.
     """
 
     shape: Shape
@@ -36,35 +37,37 @@ class Strategy(ABC):
 
     @property
     def leaves_products(self) -> bool:
-        """True if X'X and X'Y are stored beside the scores, for the curves."""
+        """True if X'X and X'Y are stored with the scores, for the curves."""
         return False
 
     @property
     def parameters(self) -> Any:
-        """The section of the method."""
+        """The settings section of the method."""
         return self.selection.parameters
 
     @abstractmethod
     def cost(self) -> StageCost:
-        """Return the cost."""
+        """Return the cost of `run`."""
 
     @abstractmethod
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; arrays with a row for every sample are written to ``out``."""
+        """Return the scores; arrays with one row per sample are written to ``out``."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest value of a parameter that the shape of the data allows.
+    """Upper bound of a parameter that depends on the shape of the data.
 
     Attributes
     ----------
     parameter : str
+        Name of the parameter.
     size : {"n_samples", "n_features"}
+        The size that limits it.
     less : int, default=0
-        The largest value is the size less this.
+        The upper bound is the size minus this number.
     least : int, default=1
-        The least value: data that do not allow it are too small for the method.
+        Smallest valid value. Data whose upper bound is smaller are too small for the method.
     """
 
     parameter: str
@@ -73,7 +76,7 @@ class Bound:
     least: int = 1
 
     def exceeded(self, parameters: Section, sizes: Mapping[str, int | None]) -> int | None:
-        """Return the largest value if the parameter is above it; None elsewhere."""
+        """Return the upper bound if the parameter exceeds it, else None."""
         value, size = getattr(parameters, self.parameter), sizes[self.size]
         if not isinstance(value, int) or size is None or value <= size - self.less:
             return None
@@ -82,7 +85,8 @@ class Bound:
     def check(self, owner: str, parameters: Section, sizes: Mapping[str, int | None]) -> None:
         """Raise InputError if the parameter is too large for the data.
 
-        A default is lowered instead, where that leaves something of it.
+        A parameter that has its default value is accepted if the upper bound is at least ``least``:
+        it is lowered later.
         """
         value, largest = getattr(parameters, self.parameter), self.exceeded(parameters, sizes)
         default = type(parameters).model_fields[self.parameter].default
@@ -100,26 +104,26 @@ class Bound:
 
 
 class NoParameters(Section):
-    """The section of a method that has no parameters."""
+    """Settings section of a method that has no parameters."""
 
 
 def nothing(parameters: Any) -> tuple[str, ...]:
-    """Return the stages or sections of a method that needs none."""
+    """Return no stages or sections, for a method that needs none."""
     return ()
 
 
 def needs_graph(parameters: Any) -> tuple[str, ...]:
-    """Return the stages of a method that takes the neighbor graph."""
+    """Return the stages for a method that uses the neighbor graph."""
     return ("graph",)
 
 
 def needs_eigenvectors(parameters: Any) -> tuple[str, ...]:
-    """Return the stages of a method that takes eigenvectors of the graph."""
+    """Return the stages for a method that uses eigenvectors of the graph."""
     return ("graph", "spectral")
 
 
 def needs_eigengap(parameters: Any) -> tuple[str, ...]:
-    """Return the stages that choose ``n_clusters: auto``, for a method that needs no others."""
+    """Return the stages that ``n_clusters: auto`` needs, for a method that needs no others."""
     return ("graph", "spectral") if parameters.n_clusters == "auto" else ()
 
 
@@ -130,54 +134,57 @@ class Method:
     Attributes
     ----------
     name : str
-        In a pipeline; also the name of its section.
+        Name in a pipeline; also the name of its settings section.
     estimator : str
-        Name of the class; it lives in the module ``estimator`` of the method's package, or in
-        the method's module if that is a single file.
+        Name of the estimator class. It is defined in the module ``estimator`` of the method's
+        package, or in the method's module if that is a single file.
     module : str
         The package or module that declares the method.
     parameters : type of Section
+        Model of the settings section.
     title : str
-        In prose; that of the class if none is given.
+        Name used in prose; by default the name of the estimator.
     choose_by : str, default="choose"
-        The function of the module ``strategies`` that returns its strategy.
+        Name of the function in the module ``strategies`` that returns the strategy.
     needs : callable
-        ``needs(parameters)`` returns the stages it takes: "graph", "spectral".
+        ``needs(parameters)`` returns the stages the method needs: "graph", "spectral".
     reads : callable or None, default=None
-        ``reads(parameters)`` returns the shared sections that it reads. None: those of its stages.
+        ``reads(parameters)`` returns the shared sections that the method reads. None: those of the
+        stages it needs.
     graph_defaults : mapping
         Defaults of the graph section that differ for this method.
     n_components : callable
-        ``n_components(parameters)`` returns how many eigenvectors it takes, or "auto".
+        ``n_components(parameters)`` returns the number of eigenvectors it uses, or "auto".
     starts : tuple of str
-        What its ``init`` may be called; another text names labels. Empty: it has no ``init``.
+        Valid names for ``init``; any other string names labels. Empty if there is no ``init``.
     finds_number : bool, default=False
-        Whether it finds a number of features itself, which its estimator takes for None.
+        True if the method finds the number of features itself; its estimator does so if
+        ``n_features_to_select`` is None.
     bounds : tuple of Bound
-        Limits of its parameters that depend on the data.
+        Upper bounds of its parameters that depend on the data.
     scale_free : bool, default=False
-        Whether the scale of each feature makes no difference.
+        True if the result does not depend on the scale of each feature.
     sparse : bool or "large", default=False
-        Whether its strategies take CSR blocks; else sparse data are made dense block by block.
-        "large": those that would be above 2 GiB dense.
+        True if its strategies accept CSR blocks; else sparse data are made dense block by block.
+        "large" accepts CSR blocks only for data of more than 2 GiB in dense form.
     neighbor_lists : bool, default=False
-        Whether it reads the neighbors of rows beside the affinity matrix: a finished graph, which
-        has none, does not do.
+        True if it reads the lists of neighbors in addition to the affinity matrix. A finished
+        graph has no such lists and cannot be used.
     keeps_sums : bool, default=False
-        Whether its result keeps sums over all rows, to which an update adds those of new rows.
+        True if its result keeps sums over all rows, to which an update adds those of new rows.
     raw_counts : bool, default=False
-        Whether it is made for counts as they were measured: ``preprocess: auto`` leaves them.
+        True if the method is made for raw counts: ``preprocess: auto`` leaves them unchanged.
     check : callable or None, default=None
         ``check(parameters)`` raises InputError for parameters that cannot be used here.
     labels : str, default="init"
-        The parameter that may name labels, one for each row.
+        Name of the parameter that may name labels, one for each row.
     one_fit_up_to : callable
-        ``one_fit_up_to(parameters)`` returns the number of features up to which one fit ranks for
-        all numbers; a larger number has its own fit.
+        ``one_fit_up_to(parameters)`` returns the number of features up to which a single fit
+        ranks for all numbers; a larger number needs its own fit.
     explains : callable or None, default=None
-        ``explains(details)`` returns what its parts are called, such as "cluster", and how much
-        each feature tells of each: shape (n_features, n_parts), or bool. None: the eigenvectors
-        of the graph, where it takes them.
+        ``explains(details)`` returns the name of the parts of the data, such as "cluster", and
+        the contribution of each feature to each part: an array of shape (n_features, n_parts) of
+        numbers or bools. None uses the eigenvectors of the graph, if the method needs them.
     """
 
     name: str
@@ -204,32 +211,32 @@ class Method:
     explains: Callable[[dict[str, Any]], tuple[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        """Set the title."""
+        """Set the default title."""
         object.__setattr__(self, "title", self.title or self.estimator)
 
     @property
     def sections(self) -> Callable[[Any], tuple[str, ...]]:
-        """Names of the shared sections that a method with these parameters reads."""
+        """Function that returns the names of the shared sections read with given parameters."""
         return self.reads or self.needs
 
     def choose(self, shape: Shape, selection: Selection) -> Strategy:
-        """Return the strategy for data of a shape.
+        """Return the strategy for data of the given shape.
 
         Raises
         ------
         MemoryLimitError
-            If none fits ``memory_limit``.
+            If no strategy fits into ``memory_limit``.
         """
         choose: Callable[[Shape, Selection], Strategy]
         choose = getattr(self._part("strategies"), self.choose_by)
         return choose(shape, selection)
 
     def estimator_class(self) -> Any:
-        """Return the estimator's class."""
+        """Import and return the estimator class."""
         return getattr(self._part("estimator"), self.estimator)
 
     def _part(self, name: str) -> Any:
-        """Return a module of the method's package; of a single file that file."""
+        """Return a module of the method's package, or the method's module if it is one file."""
         module = importlib.import_module(self.module)
         is_package = hasattr(module, "__path__")
         return importlib.import_module(f"{self.module}.{name}") if is_package else module

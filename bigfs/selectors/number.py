@@ -1,8 +1,9 @@
-"""Choice of the number of features: criteria, each a curve over m, and the rule that reads it.
+"""Choice of the number of features m: criteria, each a curve over m, and the rule applied to it.
 
-The rule is the same for all: the smallest m at which the curve reaches a share of its plateau, or
-comes within one standard error of it. The plateau is the most that the curve reaches above the line
-on which it ends: features that add as little as those of its last half do not count.
+The rule is the same for all criteria: choose the smallest m at which the curve reaches a share of
+its plateau, or comes within one standard error of it. The plateau is the maximum of the curve after
+subtracting a line through the origin with the slope of the curve's second half: gains as small as
+those of the last features do not count.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from bigfs.core.errors import InputError
 
 @dataclass(frozen=True)
 class Criterion:
-    """A curve that the number of features is read off."""
+    """A curve that determines the number of features."""
 
-    title: str  # in prose
+    title: str  # description used in sentences
     # ``curve(sizes, values, n_samples)`` returns the curve, shape (n_sizes,), from the values of
     # `Curves`.
     curve: Callable[[np.ndarray, dict[str, np.ndarray], int], np.ndarray]
-    errors: str = ""  # name of its standard errors among those of `Curves`, where it has some
-    stage: str = ""  # the stage that it reads, besides the result
+    errors: str = ""  # name of its standard errors among those of `Curves`; empty if it has none
+    stage: str = ""  # the stage that it reads in addition to the result
 
 
 def _adjusted(sizes: np.ndarray, values: dict[str, np.ndarray], n_samples: int) -> np.ndarray:
-    """Return the explained share of the eigenvectors, less that of features of noise."""
+    """Return the explained share of the eigenvectors, adjusted for that of noise features."""
     free = np.maximum(n_samples - 1 - sizes, 1)
     return 1 - (1 - values["explained_eigenvectors"]) * (n_samples - 1) / free
 
@@ -48,8 +49,8 @@ CRITERIA: dict[str, Criterion] = {
         lambda sizes, values, n_samples: values["neighbors_kept"],
         errors="neighbors_kept",
     ),
-    # The share in common itself is 1 where one feature always comes first: its number peaks where
-    # the features begin that samples do not agree on.
+    # The share of common features itself is 1 at m = 1 if the same feature always comes first. The
+    # number of common features instead peaks where the samples begin to disagree.
     "stability": Criterion(
         "the number of features that two samples have in common beyond chance",
         lambda sizes, values, n_samples: values["in_common"],
@@ -59,13 +60,13 @@ CRITERIA: dict[str, Criterion] = {
 
 
 def is_by_fits(number: int | Auto) -> bool:
-    """Return whether the number of features is chosen by the stability of fits on samples."""
+    """Return True if the number of features is chosen by the stability of fits on samples."""
     return isinstance(number, Auto) and CRITERIA[number.auto].stage == "stability"
 
 
 def check_criterion(auto: Auto, method: str, stages: tuple[str, ...]) -> None:
-    """Raise InputError if a method does not take what the criterion is computed from."""
-    # Fits on samples are there for every method.
+    """Raise InputError if the method does not run the stage that the criterion needs."""
+    # Fits on samples are available for every method.
     available = ("", "stability", *stages)
     if CRITERIA[auto.auto].stage not in available:
         others = [name for name, criterion in CRITERIA.items() if criterion.stage in available]
@@ -76,7 +77,11 @@ def check_criterion(auto: Auto, method: str, stages: tuple[str, ...]) -> None:
 
 
 def largest_number(auto: Auto, n_samples: int, n_features: int) -> int:
-    """Return the most features that are looked at: regressions on them need twice as many rows."""
+    """Return the largest number of features considered.
+
+    It is less than half of the number of rows, because regressions on the features need twice as
+    many rows.
+    """
     return min(auto.at_most, n_features, max(1, (n_samples - 1) // 2))
 
 
@@ -87,7 +92,7 @@ def choose_number(
     errors: dict[str, np.ndarray],
     n_samples: int,
 ) -> dict[str, Any]:
-    """Return the number of features by a criterion, and how it was chosen: see `Curves`."""
+    """Return the number of features chosen by a criterion, as the field ``number`` of `Curves`."""
     criterion = CRITERIA[auto.auto]
     curve = criterion.curve(sizes, values, n_samples)
     m = smallest_enough(sizes, curve, errors.get(criterion.errors, 0.0 * curve), auto.share)
@@ -95,7 +100,18 @@ def choose_number(
 
 
 def about_number(auto: Auto, m: int, largest: int, rule: str) -> dict[str, Any]:
-    """Return how a number was chosen, as `Curves` has it; of a curve without a plateau m is 0."""
+    """Return the record of a chosen number, as the field ``number`` of `Curves`.
+
+    Parameters
+    ----------
+    auto : Auto
+    m : int
+        The number chosen; 0 if the curve has no plateau.
+    largest : int
+        Largest number considered.
+    rule : str
+        The rule in words; replaced if the curve has no plateau.
+    """
     if not m:
         rule = f"{CRITERIA[auto.auto].title} has no plateau: give a number, or another criterion"
     about = {"n_features_to_select": max(1, m), "largest": largest, "rule": rule}
@@ -103,21 +119,24 @@ def about_number(auto: Auto, m: int, largest: int, rule: str) -> dict[str, Any]:
 
 
 def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, share: float) -> int:
-    """Return the smallest m whose curve, read linearly between sizes, is near enough its plateau.
+    """Return the smallest m at which the curve is close enough to its plateau.
+
+    The curve is interpolated linearly between sizes.
 
     Parameters
     ----------
     sizes : ndarray of shape (n_sizes,), int
-        Ascending.
+        Numbers of features, ascending.
     values, errors : ndarray of shape (n_sizes,)
-        The curve, which starts at 0 for no feature, and its standard errors.
+        The curve, which is 0 for no features, and its standard errors.
     share : float
-        Of the plateau.
+        Share of the plateau to reach.
 
     Returns
     -------
     m : int
-        0 where the curve is nowhere above the line on which it ends, or not by its error.
+        0 if the curve nowhere exceeds the line with the slope of its second half, or by no more
+        than its standard error.
     """
     if len(sizes) == 1:
         return int(sizes[0])
@@ -132,13 +151,21 @@ def smallest_enough(sizes: np.ndarray, values: np.ndarray, errors: np.ndarray, s
     if first == 0:
         return 0
     step = (enough - above[first - 1]) / (above[first] - above[first - 1])
-    # What is rounding must not make one feature more of it.
+    # A rounding error must not add a feature.
     exact = m[first - 1] + step * (m[first] - m[first - 1])
     return max(1, int(np.ceil(exact - 1e-6)))
 
 
 def at_least(chosen: dict[str, Any], least: int) -> dict[str, Any]:
-    """Return a chosen number of features, as `Curves` has it, that has room for those included."""
+    """Return the record of a chosen number, raised to the number of included features.
+
+    Parameters
+    ----------
+    chosen : dict
+        As returned by `about_number`.
+    least : int
+        Number of features to include.
+    """
     if least <= chosen["n_features_to_select"]:
         return chosen
     rule = f"{chosen['rule']}; here as many as include names"
@@ -146,7 +173,7 @@ def at_least(chosen: dict[str, Any], least: int) -> dict[str, Any]:
 
 
 def rule_in_words(auto: Auto) -> str:
-    """Return the rule as the result states it."""
+    """Return the rule in words, as stated in the result."""
     criterion = CRITERIA[auto.auto]
     within = ", or comes within one standard error of it" if criterion.errors else ""
     return (

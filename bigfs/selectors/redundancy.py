@@ -1,9 +1,10 @@
-"""Passing over features that say the same as better ones, and taking some anyway, for every method.
+"""Pass over redundant features, and include given features in any case, for every method.
 
-The features are taken in the order of the method. One whose absolute correlation with a kept one is
-above the limit is passed over, and so is one that is too near to one on their axis, such as
-wavelengths, until as many are kept as are selected. A pass over the data gives
-the products of the leading columns; most selections need one.
+The features are considered in the order of the method's ranking. A feature is passed over if its
+absolute correlation with a kept feature is above the limit, or if it is too close to a kept feature
+on the axis of the features, such as wavelengths. This continues until the number of features to
+select is reached. Each pass over the data gives the products of a group of leading columns; most
+selections need one pass.
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ from bigfs.stages.scores import FeatureScores, falling
 from bigfs.store.columns import Roles, as_number
 from bigfs.store.source import Source
 
-# Features looked at beside twice those that are selected; values of a piece of a block.
+# Features examined in addition to twice the number selected; values of a piece of a block.
 _MORE, _PIECE = 100, 2**20
 
 
 @dataclass(frozen=True)
 class Redundancy:
-    """The features of a ranking that are kept, by the correlations among the leading ones."""
+    """Rule that keeps or passes over the features of a ranking, by the correlations among them."""
 
     shape: Shape
-    limit: float  # of the absolute correlation
+    limit: float  # upper limit of the absolute correlation
     n_selected: int
     memory_limit: int
-    least_gap: float = 0.0  # between the numbers that are the names of features
+    least_gap: float = 0.0  # smallest gap between features, whose names are numbers
 
     @classmethod
     def of(cls, selection: Selection, shape: Shape, n_selected: int) -> Redundancy | None:
-        """Return what is done for a selection of so many features; None: nothing."""
+        """Return the rule for a selection of ``n_selected`` features, or None if there is none."""
         limit, gap = selection.redundancy, selection.least_gap
         if limit is None and gap is None:
             return None
-        # No correlation is above 2.
+        # No correlation exceeds 2, so this limit has no effect.
         return cls(shape, limit or 2.0, n_selected, selection.memory_limit, gap or 0.0)
 
     @property
     def at_once(self) -> int:
-        """The features whose products one pass gives, those that are kept already included."""
+        """Number of features whose products one pass computes, including those already kept."""
         each = 8 * (fold_parts(self.shape.n_blocks) + 2)
         room = math.isqrt(max(0, task_budget(self.memory_limit) // 2) // each)
         wanted = max(self.n_selected + 1, min(2 * self.n_selected + _MORE, room))
         return min(self.shape.n_features, wanted)
 
     def step(self) -> Step:
-        """Return the cost of a pass; there are more where most features say the same."""
+        """Return the cost of one pass; more are needed if most features are redundant."""
         sums = 8 * (fold_parts(self.shape.n_blocks) + 2) * self.at_once**2
         what = f"correlations of {self.at_once:,} leading features"
         rate = product_seconds if self.shape.n_entries is None else loop_seconds
@@ -78,9 +79,18 @@ class Redundancy:
     ) -> FeatureScores:
         """Return a result whose ranking begins with the features that are kept.
 
-        Some come first in it, and are kept anyway. Those that were passed over come behind all
-        others that vary. The detail ``redundant_with`` is the kept feature that each of them is
-        most correlated with, and -1 for all others.
+        Features that are passed over are ranked after all other features that vary, and before
+        constant ones. The detail ``redundant_with`` gives, for each of them, the kept feature it
+        is most correlated with, or the closest one on the axis if their gap is too small; it is -1
+        for all other features.
+
+        Parameters
+        ----------
+        result : FeatureScores
+            Its ranking begins with the features in ``taken``.
+        blocks : RowBlocks of shape (n_samples, n_features)
+        taken : sequence of int, default=()
+            Features that are kept in any case.
         """
         ranking, m = result.ranking, self.n_selected
         constant = np.zeros(len(ranking), bool) if result.constant is None else result.constant
@@ -131,12 +141,12 @@ class Redundancy:
         )
 
     def _names(self) -> str:
-        """Return the settings that pass over features."""
+        """Return the names of the settings that are used, for messages."""
         given = {"least_gap": self.least_gap, "redundancy": self.limit <= 1}
         return " and ".join(name for name, is_given in given.items() if is_given)
 
     def _what(self) -> str:
-        """Return what the features that are kept have, in words."""
+        """Return the condition that kept features fulfill, in words."""
         gap = [f"a gap of {self.least_gap:g} to"] if self.least_gap else []
         if self.limit <= 1:
             gap.append(f"no absolute correlation above {self.limit:g} with")
@@ -144,12 +154,18 @@ class Redundancy:
 
 
 def included(source: Source, names: Sequence[str] | None) -> list[int]:
-    """Return the places of features that are selected anyway, by names, globs or ranges.
+    """Return the indices of the features that are selected in any case.
+
+    Parameters
+    ----------
+    source : Source
+    names : sequence of str or None
+        Names, globs or ranges. None: no features.
 
     Raises
     ------
     InputError
-        If there is no such feature.
+        If a name matches no feature.
     """
     if not names:
         return []
@@ -158,22 +174,22 @@ def included(source: Source, names: Sequence[str] | None) -> list[int]:
 
 
 def with_included(result: FeatureScores, features: list[int]) -> FeatureScores:
-    """Return a result whose ranking begins with some features, in their order in it."""
+    """Return a result with the given features first, in the order in which they are ranked."""
     if not features:
         return result
     first, scores = np.isin(result.ranking, features), result.scores.copy()
-    scores[features] = scores.max()  # nothing that comes behind them has a higher score
+    scores[features] = scores.max()  # so that no feature ranked after them has a higher score
     ranking = np.concatenate([result.ranking[first], result.ranking[~first]])
     return replace(result, scores=scores, ranking=ranking, supports=None)
 
 
 def numbers_of(source: Source) -> list[float]:
-    """Return the numbers that the names of the features are, such as wavelengths.
+    """Return the names of the features, such as wavelengths, as numbers.
 
     Raises
     ------
     InputError
-        If they are no numbers.
+        If a name is not a number.
     """
     names = source.feature_names or [str(j) for j in range(source.n_features)]
     other = next((name for name in names if as_number(name) is None), None)
@@ -188,26 +204,29 @@ def numbers_of(source: Source) -> list[float]:
 def passed_over(
     result: FeatureScores, blocks: RowBlocks, selection: Selection, redundancy: Redundancy | None
 ) -> FeatureScores:
-    """Return a result that begins with the features to include, and passes over redundant ones."""
+    """Return a result that ranks included features first and passes over redundant ones."""
     taken = included(blocks.source, selection.include)
     result = with_included(result, taken)
     return result if redundancy is None else redundancy.applied(result, blocks, taken)
 
 
 def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost:
-    """Return the cost of a stage that passes over features at its end, if it does."""
+    """Return the cost of a stage with that of passing over redundant features, if it does so."""
     return cost if redundancy is None else replace(cost, steps=(*cost.steps, redundancy.step()))
 
 
 def correlations_among(blocks: RowBlocks, features: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the absolute correlations of some columns in one pass; 0 for constant ones."""
+    """Return the absolute correlations of the given columns from one pass; 0 for constant ones."""
     columns = np.array(features, dtype=np.int64)
     total = blocks.reduce(_products, merge_gram, columns, label="redundancy")
     return correlations_of(complete_gram(total, len(columns)).gram)
 
 
 def _products(X: Any, first_row: int, columns: np.ndarray) -> PartialGram:
-    """Return the centered products of some columns of a block, dense or CSR, piece by piece."""
+    """Return the centered products of the given columns of a dense or CSR block.
+
+    The block is processed in pieces of rows.
+    """
     step, parts = max(1, _PIECE // len(columns)), []
     for begin in range(0, X.shape[0], step):
         rows = as_dense(X[begin : begin + step][:, columns])

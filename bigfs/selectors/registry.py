@@ -1,6 +1,6 @@
-"""The methods, a line each, and the configurations that have their sections.
+"""The table of methods, one line each, and the configuration models with their sections.
 
-Names, sections, templates and tests follow from this table.
+Names, sections, templates and tests are derived from this table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bigfs.config.selection import with_methods
 from bigfs.core.errors import ConfigError
 from bigfs.selectors.method import Method
 
-# The declaration of each method, below bigfs.selectors.
+# The declaration of each method, as module and attribute relative to bigfs.selectors.
 _DECLARED = (
     "mcfs.METHOD",
     "ndfs.METHOD",
@@ -48,7 +48,7 @@ def register(method: Method) -> None:
 
 
 def method_of(estimator: type) -> Method:
-    """Return the method of an estimator's class, or of the class that it is derived from."""
+    """Return the method of an estimator class or of the nearest base that is an estimator."""
     by_name = {method.estimator: method for method in METHODS.values()}
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
 
@@ -59,11 +59,11 @@ def pipeline_model() -> type[Config]:
 
 
 def selection_model() -> type[Selection]:
-    """Return the model of what an estimator is told, with all registered methods."""
+    """Return the model of an estimator's settings, with all registered methods."""
     return _with_methods(Selection, tuple(METHODS))
 
 
-# Models are made once for each set of registered methods.
+# Models are built once for each set of registered methods.
 @lru_cache(maxsize=8)
 def _with_methods(model: Any, names: tuple[str, ...]) -> Any:
     if issubclass(model, Methods):
@@ -72,20 +72,20 @@ def _with_methods(model: Any, names: tuple[str, ...]) -> Any:
 
 
 def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = ()) -> Config:
-    """Return the configuration of a YAML file or a dict.
+    """Return the configuration read from a YAML file or a dict.
 
     Parameters
     ----------
     source : Config, str, Path or dict
-        A Config is returned as it is.
+        A Config is returned unchanged.
     overrides : iterable of str, default=()
-        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+        Each ``"a.b=value"`` sets key b of section a; the value is parsed as YAML.
 
     Raises
     ------
     ConfigError
         If the file cannot be read, is not YAML, or does not follow the schema; the message
-        lists every problem, one a line. If there are overrides for a Config.
+        lists every problem on its own line. If overrides are given for a Config.
     """
     if isinstance(source, Config):
         return _unchanged(source, overrides)
@@ -99,7 +99,9 @@ def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = (
 
 
 def make_config(**settings: Any) -> Config:
-    """Return the configuration of keyword arguments, with sections as dicts; see `load_config`.
+    """Return the configuration given by keyword arguments; see `load_config`.
+
+    Sections are given as dicts.
 
     Examples
     --------
@@ -116,9 +118,10 @@ def make_config(**settings: Any) -> Config:
 def load_comparison(
     source: Methods | str | Path | dict[str, Any], overrides: Any = (), labels: Any = None
 ) -> Methods:
-    """Return the comparison of a YAML file or a dict; parameters and errors as in `load_config`.
+    """Return the comparison read from a YAML file or a dict.
 
-    With a ``protocol`` it is the table of a paper. ``labels`` are those of the evaluation.
+    Parameters and errors are those of `load_config`. If the settings have a ``protocol``, the
+    result is the table of a paper. If given, ``labels`` replace the labels of the evaluation.
     """
     if isinstance(source, Methods):
         return _unchanged(source, overrides if labels is None else ["evaluate.labels"])
@@ -135,7 +138,7 @@ def load_comparison(
 
 
 def paper_tables() -> Any:
-    """Return the module ``pipelines.paper.table``, which only a checkout has.
+    """Return the module ``pipelines.paper.table``, which exists only in a checkout.
 
     Raises
     ------
@@ -149,7 +152,7 @@ def paper_tables() -> Any:
             "Install the checkout in place (pip install -e .) and run this again."
         )
     if str(checkout) not in sys.path:
-        sys.path.append(str(checkout))  # which processes that are started from here inherit
+        sys.path.append(str(checkout))  # inherited by processes that are started from here
     return importlib.import_module("pipelines.paper.table")
 
 
@@ -168,7 +171,12 @@ def _call(command: str, source: Any) -> str:
 
 
 def json_schema(kind: str = "run") -> dict[str, Any]:
-    """Return the JSON schema of a YAML file: of ``run`` or ``compare``."""
+    """Return the JSON schema of the YAML files of ``bigfs run`` or ``bigfs compare``.
+
+    Parameters
+    ----------
+    kind : {"run", "compare"}, default="run"
+    """
     model: Any = {"run": pipeline_model(), "compare": Comparison}[kind]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -178,9 +186,10 @@ def json_schema(kind: str = "run") -> dict[str, Any]:
 
 
 def write_schema(pipeline: Path, kind: str) -> None:
-    """Write the schema that a template names for editors beside it, unless a file is there.
+    """Write the schema that a template references for editors to the template's folder.
 
-    One that bigfs wrote is replaced. Where it cannot be written, nothing is lost.
+    An existing file is replaced only if bigfs wrote it. Failures are ignored: the schema is
+    optional.
     """
     file = pipeline.with_name(f"bigfs{'' if kind == 'run' else f'-{kind}'}.schema.json")
     text = json.dumps(json_schema(kind), indent=2)

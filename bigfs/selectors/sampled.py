@@ -1,9 +1,9 @@
-"""Searches on rows in memory: all of them or a sample, whose solution one pass measures on all.
+"""Searches on rows in memory, all or a sample of them; one pass applies the solution to all rows.
 
-LFS and GFS-k-means begin with k-means++ on a few thousand rows, several times, each time in a task.
-The searches are compared as whole solutions: by how well each cluster's normal law, in the features
-it keeps, describes its rows (BIC). Where the sample has more rows, the search goes on from the best
-on all of it.
+LFS and GFS-k-means start from k-means++ on a few thousand rows; several restarts are run, each as a
+task. Their solutions are compared by how well a normal distribution per cluster, in the features
+that the cluster keeps, describes its rows (BIC). If the sample has more rows, the search continues
+from the best solution on the whole sample.
 """
 
 from __future__ import annotations
@@ -44,47 +44,48 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# The most rows that searches from k-means++ see, and that a search sees unless more are asked for.
+# Largest numbers of rows of the searches from k-means++, and of a search if ``sample_size`` is not
+# set.
 START_ROWS, SEARCH_ROWS = 5_000, 20_000
-# The fewest that a search is given where memory is scarce, unless fewer are asked for.
+# Smallest number of rows of a search if memory is scarce and ``sample_size`` is not set.
 LEAST_ROWS = 1_250
 CHECKPOINT_SECONDS = 10.0
-# What tasks of a search import beyond what all stages do: a compiled loop.
+# Modules that tasks of a search import in addition to those of all stages: a compiled loop.
 LOADS = ("bigfs.blocks.lloyd",)
 
-# Centers and labels of the candidates that are tried at a time.
+# Memory for the centers and labels of the candidates that are tried at a time.
 _BATCH_BYTES = 32 * MIB
 
 
 def batch_size(n_rows: int, n_features: int, n_clusters: int) -> int:
-    """Return how many candidates are clustered at a time."""
+    """Return the number of candidates that are clustered at a time."""
     return max(1, _BATCH_BYTES // (32 * n_clusters * n_features + 16 * n_rows))
 
 
 @dataclass
 class SearchState(ABC):
-    """A solution on rows in memory, and where its search stands: arrays, numbers and lists."""
+    """A solution on rows in memory and the state of its search: arrays, numbers and lists."""
 
-    name: ClassVar[str]  # of its draws
+    name: ClassVar[str]  # names the stream of random numbers
 
     @classmethod
     @abstractmethod
     def begin(cls, rows: SearchedRows, centers: np.ndarray, parameters: Any) -> Self:
-        """Return the first solution, clustered from centers in all usable features."""
+        """Return the first solution: clusters in all usable features, started from centers."""
 
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """True if no step changes the solution any more."""
+        """True if the search has ended."""
 
     @abstractmethod
     def step(self, rows: SearchedRows, parameters: Any) -> None:
-        """Go on by one step."""
+        """Advance the search by one step."""
 
     @property
     @abstractmethod
     def note(self) -> str:
-        """The state of the search, in words."""
+        """The state of the search in words, for progress reports."""
 
     @abstractmethod
     def rule(self, rows: SearchedRows) -> ClusterRule:
@@ -92,12 +93,23 @@ class SearchState(ABC):
 
 
 def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> np.ndarray | None:
-    """Return given centroids (n_clusters, n_features) or labels (n_samples,); None: k-means++.
+    """Return the given start as an array, or None for k-means++.
+
+    Parameters
+    ----------
+    init : str or array-like
+        "k-means++", centroids of shape (n_clusters, n_features) or labels of shape (n_samples,).
+    n_clusters, n_samples, n_features : int
+
+    Returns
+    -------
+    start : ndarray or None
+        Centroids as float64, or labels as int64.
 
     Raises
     ------
     InputError
-        If it is none of them.
+        If ``init`` is none of these.
     """
     if isinstance(init, str):
         return None
@@ -117,27 +129,31 @@ def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> 
 
 
 class SampledSearch(Strategy):
-    """A search on rows in memory, and one pass that labels all rows."""
+    """A search on rows in memory, followed by one pass that labels all rows."""
 
     kind: type[SearchState]
-    keeps_members = False  # whether the result has the memberships of all rows
-    loops = 3  # steps of a loop for a value and a cluster, measured over whole searches
+    keeps_members = False  # True if the result has the memberships of all rows
+    loops = 3  # loop steps per value and cluster, measured over complete searches
 
     @abstractmethod
     def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
-        """Return the bytes of comparing candidates, beside the rows and their clusterings."""
+        """Return the bytes for comparing candidates, without the rows and their clusterings."""
 
     @abstractmethod
     def scores(self, solution: Any, counts: np.ndarray) -> np.ndarray:
-        """Return the scores of the features from a solution and the rows of each label."""
+        """Return the scores of the features from a solution and the row counts of the labels."""
 
     @abstractmethod
     def details(self, solution: Any, rule: ClusterRule) -> dict[str, Any]:
-        """Return what else the result says."""
+        """Return further details of the result."""
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that are searched: all, those asked for, or as many as fit."""
+        """Number of rows that are searched.
+
+        At most ``sample_size`` if it is set; else at most `SEARCH_ROWS`, halved until the search
+        fits into memory, but not below `LEAST_ROWS`.
+        """
         n, size = self.shape.n_samples, self.parameters.sample_size
         if size is not None:
             return min(n, size)
@@ -147,7 +163,7 @@ class SampledSearch(Strategy):
         return size
 
     def cost(self) -> StageCost:
-        """Return the cost of the sample, of the searches, and of the labels."""
+        """Return the cost of the sample, the searches and the labels."""
         shape, parameters, n_rows = self.shape, self.parameters, self.n_rows
         few, k = min(START_ROWS, n_rows), largest_count(parameters.n_clusters)
         restarts = isinstance(parameters.init, str) and parameters.init == "k-means++"
@@ -166,18 +182,18 @@ class SampledSearch(Strategy):
         n_candidates = most_candidates(d, self.parameters.drops_many(d))
         what = f"a search for {k} clusters on {n_rows:,} rows in {d:,} features"
         together = min(n_candidates, batch_size(n_rows, d, k))
-        # Rows as they are stored and in order, then about their mean, with the memberships and
-        # sums of candidates, and rows in some features or what is compared.
+        # The rows as stored and sorted by group; then the centered rows, with the memberships and
+        # sums of candidates, and the rows in a subset of the features or the arrays compared.
         loaded = n_rows * d * (2 * self.shape.itemsize + 8)
         tried = n_rows * (16 * k + 20 * together + 24) + 32 * (together + 2) * k * d + 8 * k**2 * d
         searched = 8 * n_rows * d + tried + max(8 * n_rows * d, self.compared_bytes(n_rows, k))
         needed = max(loaded, searched) + 16 * MIB
-        # One feature after the other is tried, by k-means of a few iterations.
+        # Features are tried one after the other, each by k-means of a few iterations.
         seconds = tasks * loop_seconds(self.loops, n_rows, k, d, n_candidates)
         return Step(what, needed, tasks, requests=2 * tasks, seconds=seconds)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; details as the estimator says."""
+        """Return the scores; the details are the attributes of the estimator."""
         blocks, parameters = inputs.blocks, self.parameters
         n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
         parameters.check_sample_size(n_clusters)
@@ -225,7 +241,7 @@ class SampledSearch(Strategy):
         given: np.ndarray | None,
         checkpoint: Location | None,
     ) -> tuple[dict[str, Any], ClusterRule]:
-        """Return the values of the best solution, and its rule."""
+        """Return the state of the best solution as a dict, and its rule."""
         scratch, seed, n_rows = blocks.scratch, self.selection.random_state, self.n_rows
         ids = _drawn(blocks.n_samples, n_rows, seed)
         sample = gather_rows(blocks, ids, "sample")
@@ -253,32 +269,35 @@ class SampledSearch(Strategy):
 
 
 def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
-    """Return the row numbers of a sample, ascending."""
+    """Return the row indices of a random sample, ascending."""
     chosen = rng(random_state, "lfs sample").choice(n_samples, size, replace=False)
     return np.sort(chosen)
 
 
 @dataclass(frozen=True)
 class _Searches:
-    """Inputs that the searches of a fit have in common: small and picklable."""
+    """Inputs shared by the searches of a fit; small and picklable."""
 
     sample: ArrayRef
     kind: type[SearchState]
     parameters: Any
     n_clusters: int
     random_state: int
-    folder: str  # of the solutions
+    folder: str  # where solutions are stored
 
     def place(self, start: int | ArrayRef) -> Location:
-        """Return the file of a search's solution."""
+        """Return the file for the solution of a search."""
         name = f"restart-{start}" if isinstance(start, int) else "search"
         return as_location(self.folder) / f"{name}.npz"
 
     def begin(self, start: int | ArrayRef) -> tuple[SearchedRows, np.ndarray]:
-        """Return the rows that are searched, and the first centers.
+        """Return the rows that are searched and the initial centers.
 
-        The start is the number of a draw of k-means++, for which fewer distinct rows than clusters
-        are a cluster each, or given centroids or labels.
+        Parameters
+        ----------
+        start : int or ArrayRef
+            Number of a k-means++ restart, or centroids or labels. If k-means++ finds fewer distinct
+            rows than clusters, each of them is a center.
         """
         if isinstance(start, int):
             n_rows = self.sample.shape[0]
@@ -299,7 +318,7 @@ class _Searches:
 
 
 def _search_task(start: int | ArrayRef, searches: _Searches) -> float:
-    """Search, or go on with what was saved, and save the solution; return its evidence."""
+    """Run a search, or resume a saved one; save the solution and return its evidence."""
     rows, centers = searches.begin(start)
     if not rows.usable.any():
         raise InputError(

@@ -1,4 +1,4 @@
-"""The stages of a selection after the data are in place: graph, eigenvectors, scores."""
+"""The stages of a selection on opened data: graph, eigenvectors, scores."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ from bigfs.store.source import Source
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T", bound=Selection)
-# Principal components that rows of counts are compared by.
+# Number of principal components used to compare rows of counts.
 N_COMPONENTS = 50
 
 
 def resolved(selection: T, source: Source, data: Any = None) -> T:
-    """Return the selection with what ``auto`` stands for in its preprocessing and its graph.
+    """Return the selection with ``auto`` resolved in its preprocessing and its graph.
 
-    Sparse counts are brought to one total by row and logged, and their rows are compared by
-    principal components. Dense features of different units are scaled to [0, 1] each, and many
-    wide rows are compared by components where these keep their neighbors. All other data stay as
-    they are.
+    For sparse counts, every row is scaled to the same total and log-transformed, and rows are
+    compared by principal components. Dense features of different units are each scaled to [0, 1].
+    If there are many wide rows, they are compared by principal components, provided that these
+    keep their neighbors. All other data stay unchanged.
 
     Parameters
     ----------
     selection : Selection
     source : Source
-        The opened input, whose first rows tell whether it holds counts, or several units.
+        The opened input. Its first rows determine whether it holds counts or different units.
     data : object, default=None
-        The input that was opened, whose ``obsm`` or ``obsp`` the graph may name where it is an
-        AnnData in memory.
+        The input that was opened. If it is an AnnData in memory, the graph may refer to its
+        ``obsm`` or ``obsp``.
     """
     changes: dict[str, Any] = {}
     graph, counts = selection.graph, False
@@ -96,13 +96,13 @@ def resolved(selection: T, source: Source, data: Any = None) -> T:
 
 
 def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[Stage]:
-    """Return the stages of a selection in order.
+    """Return the stages of a selection, in the order in which they run.
 
     Parameters
     ----------
     selection : Selection
     remote : bool, default=False
-        Whether the stages are kept in a bucket.
+        True if results are stored in a bucket.
     """
     method, parameters = METHODS[selection.method], selection.parameters
     needs = method.needs(parameters)
@@ -120,7 +120,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
-        assert selection.spectral is not None  # the section of a method that reads it is filled
+        assert selection.spectral is not None  # set for every method that reads the section
         graph = selection.used_graph
         stages.append(spectral_stage(selection.spectral, n_components, graph, **seeds))
     number = selection.n_features_to_select
@@ -141,14 +141,17 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
 
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
-    """Return the strategy of a selection's method for data of a shape."""
+    """Return the strategy of the selected method for data of the given shape."""
     used, notes = _lowered(selection, shape)
     chosen_later = isinstance(selection.n_features_to_select, Auto)
     return Scoring(METHODS[selection.method].choose(shape, used), used, notes, chosen_later)
 
 
 def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, ...]]:
-    """Return the selection with numbers that fit data of a shape, and what was changed."""
+    """Return the selection with numbers lowered to fit the shape, and notes on the changes.
+
+    A number of features to choose later is replaced by the largest one considered.
+    """
     number = selection.n_features_to_select
     if isinstance(number, Auto):
         largest_m = largest_number(number, shape.n_samples, shape.n_features)
@@ -174,19 +177,19 @@ def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, 
 
 
 def _takes_fewer_neighbors(selection: Selection) -> bool:
-    """Return whether the graph takes all rows if there are too few for its default."""
+    """Return True if the number of neighbors is the default, which is lowered for few rows."""
     return selection.used_graph.n_neighbors == GraphConfig.model_fields["n_neighbors"].default
 
 
 def _as_values(parameters: Any) -> dict[str, Any]:
-    """Return parameters as JSON values; of a start in memory only that there is one."""
+    """Return parameters as JSON values; a start in memory is replaced by "in memory"."""
     values = parameters.model_dump()
     return {k: v if not hasattr(v, "shape") else "in memory" for k, v in values.items()}
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """The strategy of a method, and what is stored beside its scores."""
+    """The strategy of a method, with the redundancy rule and notes that apply to its scores."""
 
     strategy: Strategy
     selection: Selection
@@ -194,17 +197,17 @@ class Scoring:
     chosen_later: bool = False
 
     def cost(self) -> StageCost:
-        """Return the cost of the method's strategy, and of what passes over features."""
+        """Return the cost of the method's strategy and of passing over redundant features."""
         return with_redundancy(self.strategy.cost(), self.redundancy)
 
     @property
     def redundancy(self) -> Redundancy | None:
-        """The features that are passed over, if any are."""
+        """The rule that passes over redundant features; None if there is none."""
         used = self.selection
         return Redundancy.of(used, self.strategy.shape, used.n_features_to_select)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the scores and the selection."""
+        """Compute and store the scores and the selection."""
         blocks, selection = inputs.blocks, self.selection
         for note in self.notes:
             logger.warning(note)
@@ -245,7 +248,23 @@ def store_result(
     notes: list[str],
     largest: int | None = None,
 ) -> None:
-    """Store the scores of a method with its selection; ``largest`` if the number comes later."""
+    """Store the scores of a method and its selection.
+
+    Parameters
+    ----------
+    result : FeatureScores
+    out : Scratch
+        Folder of the result.
+    method : str
+        Name of the method.
+    n_selected : int
+        Number of features to select.
+    blocks : RowBlocks
+        The data, for their shape and the names of the features.
+    notes : list of str
+    largest : int or None, default=None
+        Largest number of features considered, if the number is chosen later.
+    """
     out.put("selected", result.support(n_selected))
     result.store(
         out,
@@ -260,7 +279,7 @@ def store_result(
 
 
 def preparation_notes(selection: Selection) -> list[str]:
-    """Return a sentence on how counts were prepared; none for other data."""
+    """Return a list with a sentence on how counts were prepared; empty for other data."""
     if not selection.preprocess.startswith("normalize"):
         return []
     logged = ", then log1p was taken" if selection.preprocess == "normalize_log1p" else ""
@@ -273,20 +292,20 @@ def preparation_notes(selection: Selection) -> list[str]:
 
 
 def data_notes(blocks: RowBlocks, *methods: str) -> list[str]:
-    """Return sentences on names unlike the others, and on scales if a method depends on them."""
+    """Return sentences on unusual feature names, and on scales if a method depends on them."""
     are_free = all(METHODS[name].scale_free for name in methods)
     notes = [note_on_names(blocks.source), *([] if are_free else blocks.scale_notes)]
     return [note for note in notes if note]
 
 
 def warn_of_data(blocks: RowBlocks, *methods: str) -> None:
-    """Warn once, before the work begins, of what `data_notes` says."""
+    """Log the sentences of `data_notes` as warnings, once, before the work begins."""
     for note in data_notes(blocks, *methods):
         logger.warning(note)
 
 
 def check_form(stages: list[Stage], selection: Selection, source: Source) -> None:
-    """Raise InputError for data that the settings do not fit, or that cannot be made dense."""
+    """Raise InputError if settings do not fit the features, or sparse data cannot be made dense."""
     if selection.least_gap is not None:
         numbers_of(source)
     n_taken, number = len(included(source, selection.include)), selection.n_features_to_select
@@ -318,7 +337,7 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
     ----------
     selection : Selection
     n_samples : int or None
-        None where it is not known yet.
+        None if it is not known yet.
     n_features : int
     """
     method = METHODS[selection.method]
@@ -345,12 +364,12 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
 
 
 def labels_of_start(selection: Selection) -> str | LabelValues | None:
-    """Return where the labels are that a method starts from, None if it does not.
+    """Return the address or values of the labels that a method starts from, or None.
 
     Raises
     ------
     InputError
-        If the start is a plain word that is neither the name of one nor a file or folder.
+        If the start is a plain word that is neither a valid start nor an existing file or folder.
     """
     method = METHODS[selection.method]
     init, starts = getattr(selection.parameters, method.labels, None), method.starts
@@ -373,19 +392,19 @@ def start_of(
     dropped: Sequence[int] = (),
     rows: Mapping[str, int] = MappingProxyType({}),
 ) -> Any:
-    """Return the labels of a method that were read, an array as given, or the name of a start.
+    """Return the start of a method: labels that are read, an array as given, or a name.
 
-    Of labels or an array for all rows, those of dropped rows are left out.
+    If labels or an array are given for all rows, the entries of dropped rows are removed.
 
     Parameters
     ----------
     selection : Selection
     n_samples : int or None
-        How many labels there must be. None where it is not known yet.
+        Required number of labels. None if it is not known yet.
     dropped : sequence of int, default=()
-        Rows that the data were read without: labels may also be those of all rows.
+        Rows that were dropped when the data were read. Labels may also be given for all rows.
     rows : mapping of str to int, optional
-        The dimensions that the rows are of, as `load_labels` takes them.
+        Names and sizes of the dimensions of the rows, as in `load_labels`.
 
     Raises
     ------
@@ -403,12 +422,12 @@ def start_of(
 
 
 def checked_labels(given: Any, n_samples: int, n_clusters: int) -> np.ndarray:
-    """Return given labels, one whole number below ``n_clusters`` for each row.
+    """Return given labels as an array of integers in [0, n_clusters), one for each row.
 
     Raises
     ------
     InputError
-        If they are not that.
+        If they have another shape, type or range.
     """
     labels = np.asarray(given)
     fits = labels.shape == (n_samples,) and labels.dtype.kind in "iu"
@@ -421,7 +440,7 @@ def checked_labels(given: Any, n_samples: int, n_clusters: int) -> np.ndarray:
 
 
 def described(given: np.ndarray) -> str:
-    """Describe an array that was given in a few words."""
+    """Return a short description of a given array, for messages."""
     if given.ndim == 0:
         return repr(given.item())
     span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
@@ -429,5 +448,5 @@ def described(given: np.ndarray) -> str:
 
 
 def content_of_labels(labels: str | LabelValues | None) -> dict[str, str]:
-    """Return a fingerprint of labels, as a setting."""
+    """Return a setting with the fingerprint of the labels; empty without labels."""
     return {} if labels is None else {"content of the labels": digest_of(labels)}

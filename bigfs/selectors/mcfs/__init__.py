@@ -9,7 +9,8 @@ from pydantic import model_validator
 from bigfs.config.fields import CountOrAuto, PositiveInt, Section
 from bigfs.selectors.method import Bound, Method, needs_eigenvectors
 
-# Stops that a regression's path keeps: all together take this number squared, times 8 bytes.
+# Upper bound of the number of stops that a path keeps: together they need 8 bytes times this number
+# squared.
 MAX_STOPS = 500
 
 
@@ -19,19 +20,19 @@ class MCFSParameters(Section):
     Attributes
     ----------
     n_clusters
-        Number of groups expected in the data, roughly. auto: the last clear gap of the
-        graph's eigenvalues, or 8 or more.
+        Approximate number of groups expected in the data. auto: number at the last clear gap
+        of the graph's eigenvalues, or 8 or more if no gap is clear.
     n_components
-        Eigenvectors to regress on the features. null: n_clusters.
+        Number of eigenvectors to regress on the features. null: n_clusters.
     regression
         omp: forward regression of all eigenvectors at once, nested for every number of
-        features; lasso, the paper's: a sparse path for each eigenvector.
+        features; lasso, as in the paper: a sparse path for each eigenvector.
     fit_intercept
         Center the features before the regressions.
     coef_scale
-        Of lasso only: norm each eigenvector's coefficients are divided by; explained: l2,
-        times the root of the share of the eigenvector that they explain; none is the
-        paper's.
+        Only for lasso: norm by which each eigenvector's coefficients are divided. explained:
+        l2, times the square root of the share of the eigenvector that they explain; none: no
+        scaling, as in the paper.
     """
 
     n_clusters: CountOrAuto = 8

@@ -1,8 +1,8 @@
-"""The regressions of MCFS: forward selection (``omp``), and lasso paths.
+"""The regressions of MCFS: forward selection (``omp``) and lasso paths.
 
-Forward regression takes all eigenvectors at once. Each pick is the feature that explains most of
-what those before it leave of all of them, from the products that the lasso paths take: ``X'X`` and
-``X'Y``, or columns of ``X'X`` as they are needed.
+Forward selection regresses all eigenvectors at once. Each pick is the feature that explains most of
+what the picks before it leave of all eigenvectors. Both regressions use the same products: ``X'X``
+and ``X'Y``, or columns of ``X'X`` computed as they are needed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from bigfs.store.scratch import Scratch
 
 
 def n_targets_of(selection: Selection) -> int:
-    """Return how many eigenvectors are regressed; the most that "auto" keeps."""
+    """Return the number of eigenvectors that are regressed; with "auto", the largest number."""
     return largest_count(METHOD.n_components(selection.parameters))
 
 
@@ -72,7 +72,7 @@ class Regression(Strategy):
 
     @property
     def n_targets(self) -> int:
-        """Largest number of eigenvectors."""
+        """Upper bound of the number of eigenvectors."""
         return n_targets_of(self.selection)
 
     @property
@@ -83,9 +83,10 @@ class Regression(Strategy):
     def _gram(
         self, inputs: Inputs, out: Scratch
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ``X'X``, ``X'Y``, what is constant, and the means of Y, from one pass.
+        """Return ``X'X``, ``X'Y``, the mask of constant features, and the means of Y.
 
-        The folder ``out`` gets the products, for the curves and for an update (`add_rows`).
+        They need one pass. The products are also stored in the folder ``out``, for the curves and
+        for an update (`add_rows`).
         """
         add_rows(inputs)
         gram = inputs.blocks.gram(inputs.spectral.embedding_ref, label="regression")
@@ -93,16 +94,16 @@ class Regression(Strategy):
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
         matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
-        # Without an intercept they would join a path in its place.
+        # Without an intercept, constant features would enter a path in place of the intercept.
         matrix[constant], matrix[:, constant], cross[constant] = 0.0, 0.0, 0.0
         return matrix, cross, constant, gram.y_mean
 
 
 def add_rows(inputs: Inputs) -> None:
-    """Let the blocks begin with the Gram matrix that is there, if there is one.
+    """Let the blocks start from an existing Gram matrix, if there is one.
 
-    It is that of all rows, from which the graph's components were taken, or one of the first rows
-    that a former run kept.
+    This is either the matrix of all rows that the principal components of the graph were computed
+    from, or a matrix of the first rows kept by an earlier run.
     """
     blocks = inputs.blocks
     if "components" in inputs.finished:
@@ -113,7 +114,7 @@ def add_rows(inputs: Inputs) -> None:
 
 
 def about_eigenvectors(spectral: SpectralEmbedding) -> dict[str, Any]:
-    """Return the details of the eigenvectors for the result."""
+    """Return the details of the result that describe the eigenvectors."""
     return {
         "n_clusters": len(spectral.eigenvalues),
         "eigenvalues": spectral.eigenvalues,
@@ -128,18 +129,18 @@ class Forward(Regression):
 
     Notes
     -----
-    The eigenvectors enter as they are, of norm one in D: scaled one by one, the picks would
-    depend on the basis of an eigenvalue that comes several times.
+    The eigenvectors are used as they are, with norm one in D: if each was scaled separately, the
+    picks would depend on the choice of basis for a multiple eigenvalue.
     """
 
     @abstractmethod
     def _products(
         self, inputs: Inputs, out: Scratch
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the products of X, ``X'Y``, what is constant, and the means of Y."""
+        """Return the products of X, ``X'Y``, the mask of constant features, and the means of Y."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; details are the attributes of `MCFS`."""
+        """Return the scores; the details are the attributes of `MCFS`."""
         spectral = inputs.spectral
         products, cross, constant, y_mean = self._products(inputs, out)
         total = float((spectral.norms**2).sum())
@@ -174,7 +175,7 @@ class Forward(Regression):
 
 
 class ForwardOnGram(Forward):
-    """One pass gives ``X'X`` and ``X'Y``; the client follows the path."""
+    """Forward selection with ``X'X`` and ``X'Y`` from one pass; the client computes the path."""
 
     @property
     def leaves_products(self) -> bool:
@@ -182,7 +183,7 @@ class ForwardOnGram(Forward):
         return gram_is_kept(self.shape.n_features)
 
     def cost(self) -> StageCost:
-        """Return the cost of the pass and of the client's matrices."""
+        """Return the cost of the pass and of the matrices on the client."""
         d = self.shape.n_features
         matrices = 1 if self.parameters.fit_intercept else 3
         path = self._on_client(f"a path on the Gram matrix of {d:,} features", matrices * d)
@@ -195,41 +196,46 @@ class ForwardOnGram(Forward):
         return GramProducts(matrix), cross, constant, y_mean
 
 
-# Of rows in memory, columns that come in together and those that are held: what picks leave of a
-# column takes long, and a column that is held is not computed again.
+# With rows in memory, numbers of columns that are computed together and that are held. Computing
+# what the picks leave of a column is slow, and a column that is held is not computed again.
 _OF_ROWS = 24, 384
-# Columns of a pass over wide dense data, where there is room for them: few passes.
+# Upper bound of the number of columns of a pass over wide dense data; many, so that passes are few.
 _COLUMNS = 256
 
 
 class ForwardOnColumns(Forward):
-    """Wide data: a pass for ``X'Y``, then one for columns of ``X'X`` whenever one is missing."""
+    """Forward selection on wide data.
+
+    One pass computes ``X'Y``. Whenever a column of ``X'X`` is missing, a further pass computes a
+    group of columns.
+    """
 
     @property
     def _n_columns(self) -> int:
-        """Columns of a pass: those of the features that explain most at that time."""
+        """Number of columns of a pass: those of the features that explain most at that time."""
         shape = self.shape
         room = task_budget(self.selection.memory_limit) - shape.read_bytes
         each = 8 * shape.n_features * self._n_parts
-        if shape.n_entries is not None:  # the columns of a block are dense beside it
+        if shape.n_entries is not None:  # the columns of a block are also needed in dense form
             room -= side_bytes(shape, GROUP) + 8 * MIB
             each += 8 * shape.rows
-        # Entries take longer to multiply than to read.
+        # Multiplying sparse entries takes longer than reading them, so that it does not pay to
+        # compute more columns per pass.
         most = _COLUMNS if shape.n_entries is None else GROUP
         return max(1, min(most, room // each))
 
     @property
     def _n_parts(self) -> int:
-        """Partial sums in a worker: those of a reduction, and one that is on its way.
+        """Number of partial sums in a worker: those of a reduction, and one in transit.
 
-        Of sparse data, whose blocks are small beside them, one more where no folds wait.
+        For sparse data, whose blocks are small compared to the sums, one more if no folds wait.
         """
         parts = fold_parts(self.shape.n_blocks) + 1
         none_waits = waiting_folds(self.shape.n_blocks) == 0
         return parts + 1 if none_waits and self.shape.n_entries is not None else parts
 
     def cost(self) -> StageCost:
-        """Return the cost of the passes: one for each pick at most, and a few in practice."""
+        """Return the cost of the passes: at most one for each pick, and few in practice."""
         shape, d, columns = self.shape, self.shape.n_features, self._n_columns
         what = f"Gram columns of {columns:,} of {d:,} features"
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
@@ -261,18 +267,21 @@ class ForwardOnColumns(Forward):
 
 
 class ForwardOnRows(ForwardOnColumns):
-    """Sparse data that fit the client: it reads the entries once more, and no pass follows."""
+    """Forward selection on sparse data that fit into the client's memory.
+
+    After the pass for ``X'Y`` the client reads all entries once; no further pass is needed.
+    """
 
     @classmethod
     def needed_bytes(cls, shape: Shape) -> int:
-        """Return the bytes of the entries: as read, in float64, by columns, and copies of them."""
+        """Return the bytes of the entries: as read, in float64, by columns, and their copies."""
         return 48 * (shape.n_entries or 0)
 
     def cost(self) -> StageCost:
         """Return the cost of the passes and of the entries on the client."""
         shape, d, K = self.shape, self.shape.n_features, self.n_targets
         beside = 8 * d * K + side_bytes(shape, K)
-        # Of few rows, each pick has a vector with a value for each row.
+        # If there are few rows, each pick keeps a vector with one value per row.
         n = shape.n_samples if shape.n_samples < d else 0
         entries, seconds = self.needed_bytes(shape), _seconds_of_columns(shape, self.n_selected)
         held = entries + 8 * n * min(self.n_selected, d)
@@ -293,7 +302,7 @@ class ForwardOnRows(ForwardOnColumns):
 
 
 class _Fetched:
-    """Columns of ``X'X`` from passes over X, as many at a time as there is room for."""
+    """Columns of ``X'X``, computed in groups of ``n_columns``, each by a pass over X."""
 
     def __init__(
         self, blocks: RowBlocks, centered: bool, norms: np.ndarray, n_columns: int
@@ -306,28 +315,29 @@ class _Fetched:
         return self._norms.copy()
 
     def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return some columns as rows, less what the picks explain."""
+        """Return the given columns as rows, minus the part that the picks explain."""
         columns = cross_pass(self._blocks, self._centered, features, None).cross
         columns[self._norms == 0] = 0.0
         return less_picks(columns.T, features, picked)
 
 
 def _seconds_of_columns(shape: Shape, n_columns: int) -> float:
-    """Return the processor time of a pass for some columns of X'X."""
+    """Return the processor time of a pass for ``n_columns`` columns of ``X'X``."""
     products = loop_seconds if shape.n_entries is not None else product_seconds
     return read_seconds(shape) + products(shape.n_values, n_columns)
 
 
 logger = logging.getLogger("bigfs")
 
-# Of a vector of norm one: below it there is nothing but its mean.
+# Lower bound of the variance of a vector of norm one: below it, the vector is constant up to
+# rounding.
 _LEAST_VARIANCE = 1e-12
 
 
 def choose(shape: Shape, selection: Selection) -> Regression:
-    """Return the strategy that fits: all Gram columns where a worker can fold them."""
+    """Return a strategy that fits into memory: all Gram columns if a worker can fold them."""
     n_targets, budget = n_targets_of(selection), task_budget(selection.memory_limit)
-    # Of sparse data a Gram matrix would be dense, however few columns are needed.
+    # For sparse data the Gram matrix would be dense, although few of its columns are needed.
     fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= budget
     if selection.parameters.regression == "lasso":
         return (FullGram if fits else ScreenedColumns)(shape, selection)
@@ -339,12 +349,12 @@ def choose(shape: Shape, selection: Selection) -> Regression:
 
 
 class Paths(Regression):
-    """The sparse regression of each eigenvector on all features, by itself.
+    """Separate sparse regressions of each eigenvector on all features.
 
     Notes
     -----
     Solves eq. (3) in Gram form and scores by eq. (4), ``max_k |a_kj|``. A path to fewer features
-    is the beginning of this one, so every path also gives the selections of 1, 2, ... features.
+    is a prefix of this one, so every path also gives the selections of 1, 2, ... features.
     """
 
     @abstractmethod
@@ -352,7 +362,7 @@ class Paths(Regression):
         """Return the paths of all targets."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; details are the attributes of `MCFS`."""
+        """Return the scores; the details are the attributes of `MCFS`."""
         if self.n_selected > MAX_STOPS:
             logger.warning(
                 f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours, with "
@@ -360,7 +370,7 @@ class Paths(Regression):
             )
         spectral, paths = inputs.spectral, self._paths(inputs, out)
         last, stops = paths.last, paths.stops
-        if self.parameters.fit_intercept:  # which explains the means of the vectors
+        if self.parameters.fit_intercept:  # the intercept explains the means of the vectors
             left = 1.0 - self.shape.n_samples * (paths.y_mean / spectral.norms) ** 2
             last = [_of_variance(vector, of) for vector, of in zip(last, left, strict=True)]
             stops = [
@@ -381,7 +391,10 @@ class Paths(Regression):
 
 
 class FullGram(Paths):
-    """One pass gives ``X'X`` and ``X'Y``; the paths run in parallel and no longer depend on n."""
+    """Lasso paths with ``X'X`` and ``X'Y`` from one pass.
+
+    The paths run in parallel, and their cost does not depend on the number of rows.
+    """
 
     @property
     def leaves_products(self) -> bool:
@@ -389,9 +402,9 @@ class FullGram(Paths):
         return gram_is_kept(self.shape.n_features)
 
     def cost(self) -> StageCost:
-        """Return the cost of the pass, and of a path in each task."""
+        """Return the cost of the pass, and of one path in each task."""
         K, d = self.n_targets, self.shape.n_features
-        # The matrix, read in place, and what a path has of as many features as it takes.
+        # The matrix, read in place, and the arrays of a path for each of its active features.
         needed = 8 * d * (d + 3 * min(self.n_selected, d)) + 24 * MIB
         seconds = loop_seconds(K, d, self.n_selected, self.n_selected)
         what = f"a path on the Gram matrix of {d:,} features"
@@ -410,10 +423,10 @@ class FullGram(Paths):
 
 
 class ScreenedColumns(Paths):
-    """Gram columns of screened features: the same paths, certified at every knot."""
+    """The same lasso paths from the Gram columns of screened features, certified at every knot."""
 
     def cost(self) -> StageCost:
-        """Return the cost of the passes, of which there is one for each round of screening."""
+        """Return the cost of the passes of each round of screening, and of the paths."""
         steps = wide_steps(self.shape, self.n_targets, self.n_selected, self.selection.memory_limit)
         stored = columns_bytes(self.shape, self.n_targets, self.n_selected)
         return StageCost(steps, stored, at_most=True)
@@ -423,13 +436,13 @@ class ScreenedColumns(Paths):
 
 
 def _of_variance(vector: SparseVector, variance: float) -> SparseVector:
-    """Return a stop with the share that it explains of the target's variance, not of its norm."""
+    """Return a stop whose explained share refers to the target's variance, not to its norm."""
     indices, values, explained = vector
     return indices, values, min(1.0, explained / max(float(variance), _LEAST_VARIANCE))
 
 
 def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray:
-    """Return eq. (4) of the coefficient vectors, each scaled."""
+    """Return the scores of eq. (4), from coefficient vectors that are each scaled."""
     scores = np.zeros(shape.n_features)
     for indices, values, explained in vectors:
         size = np.abs(values)
@@ -439,10 +452,11 @@ def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray
 
 
 def _weight(explained: float, n_active: int, n_samples: int) -> float:
-    """Return the root of the explained share, adjusted for the features it took.
+    """Return the square root of the explained share, adjusted for the number of active features.
 
-    What ``n_active`` features of noise would explain is taken off (adjusted R squared);
-    a trace is left, so that an eigenvector of which nothing else is left still orders features.
+    The share that ``n_active`` noise features would explain is subtracted (adjusted R squared). At
+    least a millionth of the explained share is left, so that an eigenvector with no other share
+    still orders features.
     """
     free = max(n_samples - 1 - n_active, 1)
     adjusted = 1.0 - (1.0 - explained) * (n_samples - 1) / free
@@ -450,7 +464,7 @@ def _weight(explained: float, n_active: int, n_samples: int) -> float:
 
 
 def _norm(size: np.ndarray, scale: str) -> float:
-    """Return the divisor of a vector of absolute coefficients."""
+    """Return the norm by which a vector of absolute coefficients is divided."""
     if scale == "none" or not size.any():
         return 1.0
     order = {"l1": 1, "l2": 2, "explained": 2, "max": np.inf}[scale]
@@ -460,7 +474,10 @@ def _norm(size: np.ndarray, scale: str) -> float:
 def _supports(
     stops: list[list[SparseVector]], scale: str, shape: Shape, constant: np.ndarray
 ) -> np.ndarray:
-    """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
+    """Return the selections of 1, 2, ... features, concatenated, each in ascending order.
+
+    For a selection of m features, each path stops when it first has m active features.
+    """
     supports = []
     for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
         scores = _scores(list(vectors), scale, shape)
@@ -469,7 +486,7 @@ def _supports(
 
 
 def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
-    """Return sparse vectors as the rows of a matrix."""
+    """Return sparse vectors as the rows of a CSR matrix."""
     indices = np.concatenate([part for part, _, _ in vectors])
     values = np.concatenate([part for _, part, _ in vectors])
     starts = np.cumsum([0, *(len(part) for part, _, _ in vectors)])

@@ -1,11 +1,11 @@
-"""Lasso paths on wide data, where the Gram matrix of all features does not fit a worker.
+"""Lasso paths on wide data, for which the Gram matrix of all features does not fit into a worker.
 
-A path touches only Gram columns of features that become active. So columns are computed for some
-candidates only, ``X'X_C`` (n_features x n_candidates), one pass over X for each group of them;
-the paths run among the candidates, and since the columns cover all features, every knot is then
+A path uses only the Gram columns of features that become active. Therefore columns are computed for
+candidates C only, ``X'X_C`` (n_features x n_candidates), with one pass over X for each group of
+them. The paths run among the candidates. Because the columns cover all features, every knot is then
 checked against all of them: ``|x_j'(y - X a)| <= lambda``. Between knots both sides are linear in
-lambda, so a path that passes at its knots is the exact one of the full problem. Features that
-break a knot become candidates too, until none does.
+lambda, so a path that satisfies the condition at its knots is the exact path of the full problem.
+Features that violate it at a knot are added to the candidates, until there are no violations.
 
 Runs on workers; imports no scikit-learn.
 """
@@ -31,8 +31,8 @@ from bigfs.solvers.lars import LarsPath, lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef
 
-# Indices, ascending, and values of the entries of a vector; and the share of its target, of norm
-# one, that the regression with these coefficients explains.
+# Indices, ascending, and values of the entries of a coefficient vector; and the share of its
+# target, of norm one, that the regression with these coefficients explains.
 SparseVector = tuple[np.ndarray, np.ndarray, float]
 
 
@@ -44,9 +44,9 @@ def lars_task(
     Returns
     -------
     last : (indices, values, explained)
-        The active set at the stop and its coefficients.
+        The active set at the stop, its coefficients and the share that they explain.
     stops : list of (indices, values, explained)
-        The same of the paths that stop at 1, 2, ... features.
+        The same for the paths that stop at 1, 2, ... features.
     """
     n_stops = min(n_nonzero, MAX_STOPS)
     xy = xty.load()[:, target]
@@ -55,39 +55,42 @@ def lars_task(
 
 
 def end_of(path: LarsPath, xty: np.ndarray) -> SparseVector:
-    """Return where a path stops."""
+    """Return the coefficients at the end of a path."""
     return _stop(path.lambda_, path.active, path.coef[path.active], xty)
 
 
 def stops_of(path: LarsPath, n_stops: int, xty: np.ndarray) -> list[SparseVector]:
-    """Return where paths to 1, ..., ``n_stops`` features stop: each is the beginning of this one.
+    """Return the stops of the paths to 1, ..., ``n_stops`` features, all prefixes of this path.
 
-    Where even the whole path has fewer, its end.
+    For sizes that the complete path does not reach, the stop is its end.
     """
     stops: list[SparseVector] = []
     for level, active, values in path.knots:
-        # One knot serves several sizes where several features joined at once.
+        # A knot is the stop for several sizes if several features became active at once.
         stops += [_stop(level, active, values, xty)] * (min(len(active), n_stops) - len(stops))
     return stops + [end_of(path, xty)] * (n_stops - len(stops))
 
 
 def _stop(level: float, active: np.ndarray, values: np.ndarray, xty: np.ndarray) -> SparseVector:
-    """Return a knot of a path, its features ascending.
+    """Return a knot of a path with its features in ascending order, and the explained share.
 
-    ``|y|^2 - |y - Xa|^2 = a'X'y + lambda |a|_1``, since ``X_A'(y - Xa) = lambda sign(a)``.
+    The share is ``|y|^2 - |y - Xa|^2 = a'X'y + lambda |a|_1``, since
+    ``X_A'(y - Xa) = lambda sign(a)``.
     """
     order = np.argsort(active)
     explained = float(values @ xty[active] + level * np.abs(values).sum())
     return active[order], values[order], min(max(explained, 0.0), 1.0)
 
 
-# What a correlation may exceed lambda by, as a share of the largest correlation at the start.
+# Tolerance by which a correlation may exceed lambda, as a share of the largest correlation at the
+# start.
 _ROUNDING = 1e-9
-# Squared norms below this share of the largest belong to constant features.
+# Features whose squared norm is below this share of the largest are treated as constant.
 _CONSTANT = 1e-20
-# Candidates at the start, per target, in multiples of the features wanted.
+# Initial candidates per target, as a multiple of the number of features to select.
 _FIRST = 2
-# Gram columns of sparse data in one pass: entries take longer to multiply than to read.
+# Upper bound of the Gram columns of sparse data in one pass. Multiplying sparse entries takes
+# longer than reading them, so that it does not pay to compute more columns per pass.
 _COLUMNS = 4 * GROUP
 
 
@@ -98,34 +101,34 @@ class LassoPaths:
     # List of n_targets (indices, values, explained): active features at the stop, ascending, their
     # coefficients, and the explained share.
     last: list[SparseVector]
-    # List of n_targets lists of (indices, values, explained): the same of the paths to 1, 2, ...
+    # List of n_targets lists of (indices, values, explained): the same for the paths to 1, 2, ...
     # features.
     stops: list[list[SparseVector]]
-    constant: np.ndarray  # of shape (n_features,), bool: features that are equal in all rows
+    constant: np.ndarray  # of shape (n_features,), bool: features that are constant
     y_mean: np.ndarray  # of shape (n_targets,), float64: means of the vectors as they are stored
-    details: dict[str, Any] = field(default_factory=dict)  # of the result, beside those of all
+    details: dict[str, Any] = field(default_factory=dict)  # additional details of the result
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """One target's path among the candidates, held against all features."""
+    """The path of one target among the candidates, checked against all features."""
 
     last: SparseVector
     stops: list[SparseVector]
-    violation: float
-    violators: np.ndarray
+    violation: float  # the largest excess over lambda, relative to the largest correlation
+    violators: np.ndarray  # features to add to the candidates
 
 
 def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Selection) -> LassoPaths:
-    """Return the exact paths of all targets from Gram columns of few features.
+    """Return the exact paths of all targets, computed from the Gram columns of few features.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     spectral : SpectralEmbedding of shape (n_samples, n_targets)
-        Its vectors are scaled to Euclidean norm one.
+        Eigenvectors; they are scaled to Euclidean norm one.
     selection : Selection
-        Each path stops at an active set of as many features as are selected.
+        Each path stops when the active set has ``n_features_to_select`` features.
 
     Returns
     -------
@@ -134,7 +137,7 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
     Raises
     ------
     MemoryLimitError
-        If the columns of the candidates do not fit a worker.
+        If the columns of the candidates do not fit into a worker's memory.
     """
     n_targets = len(spectral.eigenvalues)
     n_nonzero, memory_limit = selection.n_features_to_select, selection.memory_limit
@@ -166,8 +169,9 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
             fresh = np.unique(np.concatenate([path.violators for path in paths]))
             if not len(fresh):
                 break
-    # Of each target, the most by which a correlation exceeds lambda at any knot, as a share of the
-    # largest correlation at the start: rounding, since larger ones made their features candidates.
+    # For each target, the largest amount by which a correlation exceeds lambda at any knot, as a
+    # share of the largest correlation at the start. Only rounding errors remain, because features
+    # with larger violations were added to the candidates.
     violations = np.array([path.violation for path in paths])
     return LassoPaths(
         [path.last for path in paths],
@@ -179,10 +183,10 @@ def wide_paths(blocks: RowBlocks, spectral: SpectralEmbedding, selection: Select
 
 
 def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
-    """Return how many Gram columns a pass may give: a fold holds several partial sums."""
+    """Return the largest number of Gram columns of a pass; a fold holds several partial sums."""
     column = 8 * fold_parts(shape.n_blocks) * shape.n_features
     budget = task_budget(memory_limit) - shape.read_bytes - column * n_targets
-    if shape.n_entries is not None:  # the columns of a block are dense beside it
+    if shape.n_entries is not None:  # the columns of a block are also needed in dense form
         budget -= side_bytes(shape, GROUP)
         column += 8 * shape.rows
     most = shape.n_features if shape.n_entries is None else _COLUMNS
@@ -190,18 +194,18 @@ def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
 
 
 def _most_candidates(shape: Shape, room: int, n_nonzero: int, memory_limit: int) -> int:
-    """Return how many candidates there may be: a path takes their Gram matrix."""
+    """Return the largest number of candidates, whose Gram matrix a path holds in memory."""
     budget = task_budget(memory_limit) - _check_bytes(shape, room, n_nonzero)
     return min(shape.n_features, int((max(0, budget) / 8) ** 0.5)) if room else 0
 
 
 def _check_bytes(shape: Shape, room: int, n_nonzero: int) -> int:
-    """Return the bytes of a path beside its Gram matrix: columns of a pass, all knots."""
+    """Return the bytes of a path without its Gram matrix: columns of a pass, and all knots."""
     return 8 * shape.n_features * (room + 3 * n_nonzero)
 
 
 def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) -> tuple[Step, ...]:
-    """Return the steps of `wide_paths`; rounds are at most four in all data that were tried."""
+    """Return the steps of `wide_paths`, for four rounds: the most in all data that were tried."""
     d, room = shape.n_features, wide_room(shape, n_targets, memory_limit)
     most = _most_candidates(shape, room, n_nonzero, memory_limit)
     candidates = min(most, max(1, min(_FIRST * n_nonzero, most // n_targets)) * n_targets)
@@ -222,7 +226,7 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
 
 
 def columns_bytes(shape: Shape, n_targets: int, n_nonzero: int) -> int:
-    """Return the bytes of the Gram columns that are stored, where each target has others."""
+    """Return the bytes of the stored Gram columns if no two targets share candidates."""
     return 8 * shape.n_features * min(shape.n_features, _FIRST * n_nonzero * n_targets)
 
 
@@ -239,7 +243,7 @@ def _check_room(n_columns: int, most: int, blocks: RowBlocks, memory_limit: int)
 
 
 def _first_candidates(size: np.ndarray, usable: np.ndarray, count: int) -> np.ndarray:
-    """Return the union of each target's features of largest correlation, ascending."""
+    """Return the ``count`` features of largest correlation of each target, merged and ascending."""
     order = np.argsort(np.where(usable[:, None], -size, np.inf), axis=0, kind="stable")
     return np.unique(order[:count])
 
@@ -262,8 +266,9 @@ def path_task(
     usable : ndarray of shape (n_features,), bool
         Features that are not constant.
     n_nonzero : int
+        Size of the active set at which the path stops.
     """
-    # Ascending, since ties go to the lower index.
+    # Sorted, so that ties go to the lower feature index.
     ascending = np.sort(np.concatenate([features for features, _ in columns]))
     gram = np.empty((len(ascending), len(ascending)))
     for features, ref in columns:
@@ -296,10 +301,11 @@ def path_task(
 
 
 def _violators(excess: np.ndarray, candidates: np.ndarray, count: int) -> np.ndarray:
-    """Return features that break a knot, those that break the earliest one first."""
+    """Return at most ``count`` features that violate a knot, sorted by the first such knot."""
     broken = excess > _ROUNDING
     broken[:, candidates] = False
     violators = np.flatnonzero(broken.any(axis=0))
-    # Behind the first broken knot the path is not the true one: far ones may never join.
+    # After the first violated knot the path is not the true one, so features that violate only
+    # later knots may never become active.
     order = np.argsort(broken[:, violators].argmax(axis=0), kind="stable")
     return violators[order[:count]]

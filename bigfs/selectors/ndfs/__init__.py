@@ -25,30 +25,30 @@ class NDFSParameters(Section):
     Attributes
     ----------
     n_clusters
-        Number of groups expected in the data; auto: the last clear gap of the graph's
-        eigenvalues, or 8 or more.
+        Number of groups expected in the data. auto: number at the last clear gap of the graph's
+        eigenvalues, or 8 or more if no gap is clear.
     alpha
-        Weight of the regression on the features against the graph.
+        Weight of the regression on the features relative to the graph.
     beta
-        Weight of the penalty that empties features. null: see sparsity.
+        Weight of the penalty that sets features to zero. null: see sparsity.
     sparsity
-        The penalty as a share of the least one that empties all features; used where beta
+        The penalty as a share of the smallest one that sets all features to zero; used if beta
         is null.
     unit
-        rms: a given beta counts in values over the root mean squared distance of samples
+        rms: a given beta applies to values divided by the root mean squared distance of samples
         from their mean, and the regression has an intercept. none: values as they are,
         without an intercept, as in the paper.
     gamma
         Weight of the clusters' orthogonality.
     update
-        Update whose objective never rises, or the paper's eq. (15).
+        safe: an update that never increases the objective; printed: the paper's eq. (15).
     init
         Start: k-means on the graph's eigenvectors (spectral), or labels as in
         evaluate.labels, from 0 to n_clusters - 1.
     max_iter
-        Most iterations, each a pass over the data.
+        Maximum number of iterations, each a pass over the data.
     tol
-        Stop when the objective changes by less than this share.
+        Stop when the relative change of the objective is at most this.
     """
 
     n_clusters: CountOrAuto = 8
@@ -90,6 +90,6 @@ METHOD = Method(
     graph_defaults={"weight": "heat"},
     starts=("spectral",),
     bounds=(Bound("n_clusters", "n_samples", 1),),
-    sparse="large",  # conjugate gradients take more passes than a factor of the dense form
+    sparse="large",  # CSR blocks are solved by conjugate gradients, with more passes than Cholesky
     explains=lambda details: ("cluster", details["coef"]),
 )

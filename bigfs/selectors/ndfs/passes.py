@@ -1,7 +1,7 @@
 """The passes of NDFS over X and the graph, by row blocks; imports no scikit-learn.
 
-F is stored by row blocks, a new array every iteration. Each task reads its rows of X, of W and of
-F, and the rows of F its edges lead to.
+F is stored by row blocks, as a new array in every iteration. Each task reads its rows of X, W and
+F, and the rows of F of the neighbors of its rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from bigfs.spectral.kernels import compiled_products
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Entries below this are taken for zero: their products would underflow.
+# Entries below this are set to zero, because their products would underflow.
 _FLUSH = 1e-30
-# The printed denominator can be negative; clamped, an entry grows at most this much at once.
+# The printed denominator can be negative. It is clamped so that an entry grows at most by this
+# factor in one iteration.
 _GROWTH = 10.0
 
 
@@ -39,19 +40,19 @@ Sums = TypeVar("Sums", "FactorSums", "Ending")
 
 @dataclass(frozen=True)
 class Update:
-    """One of the multiplicative updates with its parameters."""
+    """A multiplicative update with its parameters."""
 
-    kind: str  # one of "safe", "printed"
+    kind: str  # "safe" or "printed"
     alpha: float
     gamma: float
 
     def apply(self, F: np.ndarray, SF: np.ndarray, HF: np.ndarray, ftf: np.ndarray) -> np.ndarray:
-        """Return the next F of some rows, not normalized.
+        """Return the next F of the given rows, not normalized.
 
         Parameters
         ----------
         F, SF, HF : ndarray of shape (rows, n_clusters), float64
-            The rows of F, of ``D^-1/2 W D^-1/2 F`` and of ``X (X'X + beta Delta)^-1 X'F``.
+            Rows of F, of ``D^-1/2 W D^-1/2 F`` and of ``X (X'X + beta Delta)^-1 X'F``.
         ftf : ndarray of shape (n_clusters, n_clusters)
             ``F'F`` of all rows.
         """
@@ -85,25 +86,25 @@ def _update(
 
 @dataclass
 class FactorSums:
-    """Sums of one pass; two of them add up."""
+    """Sums of one pass over blocks; the sums of two blocks are added by `merge_sums`."""
 
     # Of shape (n_features + 1, n_clusters), float64: ``X'F`` of the new F; the last row has the
-    # sums of its columns.
+    # sums of the columns of F.
     xtf: np.ndarray
     ftf: np.ndarray  # of shape (n_clusters, n_clusters), float64: ``F'F`` of the new F
-    overlap: np.ndarray  # of shape (n_clusters,), float64: products of the new and the old columns
+    overlap: np.ndarray  # of shape (n_clusters,), float64: products of new and old columns of F
     smoothness: float  # ``tr(F'LF)`` of the old F
 
 
 def merge_sums(a: Sums, b: Sums) -> Sums:
-    """Add the second to the first, in its memory."""
+    """Add the second sums to the first in place."""
     for name, sums in vars(b).items():
         setattr(a, name, operator.iadd(getattr(a, name), sums))
     return a
 
 
 def row_parts(X: Any) -> Iterator[tuple[slice, Any]]:
-    """Yield a block in float64: CSR at once, of a dense one some rows at a time."""
+    """Return the parts of a block in float64: a CSR block as one, a dense block by row tiles."""
     if not hasattr(X, "indptr"):
         return float_tiles(X)
     return iter([(slice(0, X.shape[0]), X.astype(np.float64, copy=False))])
@@ -112,7 +113,7 @@ def row_parts(X: Any) -> Iterator[tuple[slice, Any]]:
 def block_step(
     X: Any, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
 ) -> tuple[np.ndarray, FactorSums]:
-    """Return the next F of a row block and its share of the sums, reading X once.
+    """Return the next F of a row block and its contribution to the sums, reading X once.
 
     Parameters
     ----------
@@ -133,30 +134,30 @@ def block_step(
 
 
 def smoothness(F: np.ndarray, SF: np.ndarray) -> float:
-    """Return the rows' share of ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
+    """Return the contribution of rows to ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
     return float(np.einsum("ij,ij->", F, F - SF))
 
 
 def inverse_norms(squares: np.ndarray) -> np.ndarray:
-    """Return ``1 / sqrt(squares)``, and 1 for an emptied cluster."""
+    """Return ``1 / sqrt(squares)``; 1 for clusters that have become empty."""
     return 1 / np.sqrt(np.where(squares > 0, squares, 1.0))
 
 
 @dataclass
 class Ending:
-    """Figures of the final F from the last pass over the graph; two of them add up."""
+    """Measures of the final F from the last pass over the graph, added by `merge_sums`."""
 
     smoothness: float  # ``tr(F'LF)``
     squared: float  # ``|F - F_start|^2``
-    changed: int  # rows whose largest entry is in another column than at the start
+    changed: int  # number of rows whose largest entry is in another column than at the start
 
 
 @dataclass(frozen=True)
 class _Context:
-    """The inputs of every task of a pass; small and picklable.
+    """Inputs of every task of a pass; small and picklable.
 
-    ``small`` has the scale of F's columns in its first row; then follow ``F'F`` and the
-    coefficients. A pass over the graph alone has neither a reader nor an update.
+    The first row of ``small`` is the scale of F's columns; ``F'F`` and the coefficients follow. A
+    pass over the graph alone has neither a reader nor an update.
     """
 
     run: str
@@ -166,7 +167,7 @@ class _Context:
     small: ArrayRef
     reader: BlockReader | None
     update: Update | None
-    # What a worker process may keep of X, of X with the edges, and of F and the degrees.
+    # Bytes that a worker process may keep of X, of X with the edges, and of F with the degrees.
     keep_block_bytes: int
     keep_x_bytes: int
     keep_f_bytes: int
@@ -174,16 +175,16 @@ class _Context:
 
 @dataclass
 class FactorPasses:
-    """F beside X and the graph: each pass is a task for each block."""
+    """The iterate F with X and the graph; each pass runs one task per block."""
 
     blocks: RowBlocks
     W: AffinityMatrix
-    F: ArrayRef  # of shape (n_samples, n_clusters), float64: the current iterate, before ``scale``
+    F: ArrayRef  # of shape (n_samples, n_clusters), float64: the current iterate, without ``scale``
     folder: Scratch  # where the iterates are stored
-    # What a worker process may keep of X, and of F and the degrees.
+    # Bytes that a worker process may keep of X with the edges, and of F with the degrees.
     keep_x_bytes: int
     keep_f_bytes: int
-    # Of shape (n_clusters,): factors of F's columns that the next pass applies.
+    # Of shape (n_clusters,): factors of F's columns, which the next pass applies.
     scale: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,7 +201,8 @@ class FactorPasses:
         reader: BlockReader | None = None,
         update: Update | None = None,
     ) -> _Context:
-        # A source in memory is read as it is: there is nothing to keep but what a transform makes.
+        # A source in memory is read without a copy, so blocks need to be kept only if a transform
+        # creates new ones.
         keeps_x = self.blocks.source.shareable or self.blocks.transform.kind != "none"
         keeps = self.keep_x_bytes if keeps_x else 0, self.keep_x_bytes, self.keep_f_bytes
         return _Context(self._run, self.W, self.F, out, small, reader, update, *keeps)
@@ -209,7 +211,8 @@ class FactorPasses:
         """Replace F by the next one, in one pass over X; ``scale`` is applied first."""
         scratch, width = self.blocks.scratch, len(ftf)
         shape = (self.blocks.n_samples, width)
-        # A new array each time: a task that outlives its pass can only repeat what it wrote.
+        # A new array in every pass, so that a task that outlives its pass can only rewrite the same
+        # values.
         out = self.folder.create(self.folder.unique("F"), shape, np.float64, self.blocks.rows)
         small = scratch.put(scratch.unique("small"), np.vstack([self.scale, ftf, coef]))
         context = self._context(out, small, self.blocks.start_pass(), update)
@@ -222,7 +225,7 @@ class FactorPasses:
         return sums
 
     def _drop(self) -> None:
-        """Delete old iterates but the last two, those of checkpoints and the start."""
+        """Delete old iterates, except the last two, those of checkpoints, and the start."""
         stored = [ref for ref in self._old[:-2] if ref.path in self._stored]
         for ref in self._old[:-2]:
             if ref.path not in self._stored:
@@ -230,7 +233,7 @@ class FactorPasses:
         self._old = stored + self._old[-2:]
 
     def finish(self, labels: ArrayRef) -> Ending:
-        """Look at the final F and write the labels, without reading X."""
+        """Write the labels of the final F and return its measures, without reading X."""
         scratch = self.blocks.scratch
         small = scratch.put(scratch.unique("small"), self.scale[None, :])
         context = self._context(labels, small)
@@ -242,61 +245,71 @@ class FactorPasses:
         return ending
 
     def state(self) -> dict[str, Any]:
-        """Return the address of F and the scale that is still to be applied."""
-        # The one before it stays too: a late task that reads it must not write wrong rows.
+        """Return the name of F and the scale still to be applied, for a checkpoint.
+
+        The stored F is not deleted until the next checkpoint.
+        """
+        # The iterate before it is kept too, because a late task that reads it must not write wrong
+        # rows.
         self._stored = {self._start.path, self.F.path, *(ref.path for ref in self._old[-1:])}
         return {"F_name": self.F.path.rsplit("/", 1)[1], "scale": self.scale}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Come back to a stored F."""
+        """Restore F from a checkpoint.
+
+        Raises
+        ------
+        StorageError
+            If F is missing or incomplete.
+        """
         F = ArrayRef.at(self.folder.path / plain_name(str(state["F_name"]), self.folder.path))
         F.check_complete()
         self.F, self.scale = F, state["scale"]
         self._stored.add(F.path)
-        # What a killed run was writing may be no array yet.
+        # Iterates left by a killed run may be incomplete.
         for left in self.folder.path.glob("F-*"):
             if str(left) not in self._stored:
                 remove_tree(left)
 
 
 def block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
-    """Return the bytes of a task for a block, its edges and their rows of F.
+    """Return the bytes of a task: a block, its edges and the rows of F that they refer to.
 
     Parameters
     ----------
     shape : Shape
     n_entries : int
-        Stored entries of the affinity matrix.
+        Number of stored entries of the affinity matrix.
     n_clusters : int
     """
     edges = -(-n_entries // shape.n_samples)
-    # A block and its copy while it is read, edges with their rows of F, F before and after.
+    # A block and its copy while it is read, edges with their rows of F, and the old and new F.
     per_row = edges * (24 + 8 * n_clusters) + 48 * n_clusters
     return shape.read_bytes + kernel_bytes(shape) + shape.rows * per_row + 8 * 10**6
 
 
 def product_bytes(shape: Shape, n_clusters: int) -> int:
-    """Return the bytes of the arrays (n_features, n_clusters) that a pass multiplies and sums.
+    """Return the bytes of the (n_features, n_clusters) arrays that a task of a pass holds.
 
-    The one that it reads, the block's own sums and those of a fold.
+    These are the coefficients, the sums of the block and those of a fold.
     """
     return 8 * (fold_parts(shape.n_blocks) + 2) * shape.n_features * n_clusters
 
 
 def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:
-    """Return the steps of `FactorPasses`: passes over X, and over F and the graph alone."""
+    """Return the steps of `FactorPasses`: passes over X, and passes over F and the graph only."""
     needed = block_bytes(shape, n_entries, n_clusters)
     what = f"a block of {shape.rows:,} rows with its edges' rows of F"
     on_x = needed + product_bytes(shape, n_clusters)
     return (
         Step(what, on_x, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter),
-        # F'F of the start, and the labels of the end.
+        # F'F of the start, and the final labels.
         Step("rows of F with their edges", needed, shape.n_blocks, 0, 2 * shape.n_blocks, 2),
     )
 
 
 def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
-    """Run the kernel on one block."""
+    """Compute and write the next F of one block, and return its sums."""
     start, stop = bounds
     reader = context.reader
     assert reader is not None and context.update is not None
@@ -312,7 +325,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
 
 
 def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) -> Ending:
-    """Compare one block of the final F with its start, and write the labels."""
+    """Write the labels of one block of the final F, and compare it with the start."""
     start, stop = bounds
     scale = context.small.load()[0]
     F, before = context.F.read(start, stop) * scale, first.read(start, stop)
@@ -324,12 +337,16 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
 
 
 def _edge_rows(W: AffinityMatrix, start: int, stop: int) -> tuple[np.ndarray, ...]:
-    """Return row ends, columns and weights of rows of W, and their ``D^-1/2`` as a column."""
+    """Return indptr, columns and weights of the rows of W, and their ``D^-1/2`` as a column."""
     return *W.read(start, stop), 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
 
 
 def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
-    """Return rows of ``D^-1/2 W D^-1/2 F``: the block's edges, and F where they lead to."""
+    """Return the rows of ``D^-1/2 W D^-1/2 F`` of a block.
+
+    If F and the degrees fit into ``keep_f_bytes``, they are loaded once and cached; else only the
+    rows of F that the edges of the block refer to are read.
+    """
     W, F = context.W, context.F
     kept_bytes = context.keep_x_bytes
     edges = memory.get(context.run, ("W", start), lambda: _edge_rows(W, start, stop), kept_bytes)
@@ -353,7 +370,7 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
 
 
 def _weighted(F: np.ndarray, scale: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Return rows of ``D^-1/2 F``, with scaled columns."""
+    """Return rows of ``D^-1/2 F`` with scaled columns."""
     weighted = F * scale
     weighted /= np.sqrt(degrees)[:, None]
     return weighted

@@ -1,7 +1,8 @@
-"""The regressions of NDFS: how ``(X'X + beta Delta)^-1 X'F`` is solved.
+"""The regressions of NDFS: three solvers for ``(X'X + beta Delta)^-1 X'F``.
 
-By Cholesky on the d x d Gram matrix; on the n x n kernel matrix where rows are fewer (Woodbury);
-by conjugate gradients, each step a pass over X, where neither fits. The client solves.
+They are a Cholesky factorization of the d x d Gram matrix; a factorization of the n x n kernel
+matrix if there are fewer rows than features (Woodbury); and, if neither fits into memory, conjugate
+gradients, where each step is a pass over X. The client solves the systems.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row
 from bigfs.solvers.sparserows import SparseRows
 from bigfs.store.scratch import ArrayRef
 
-# Share of the right side's norm that conjugate gradients may leave, and their passes a solve.
+# Tolerance of conjugate gradients, as a share of the norm of the right-hand side, and the maximum
+# number of passes of a solve.
 CG_TOL = 1e-9
 CG_PASSES = 500
-# Products of features and F below this share of their norms are rounding: F is constant.
+# Products of features and F below this share of their norms are treated as rounding errors: F is
+# constant.
 _ROUNDING = 1e-9
 
 Solve = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -34,8 +37,8 @@ class Weights:
     """The penalty in units of the data as they are read."""
 
     beta: float
-    delta: float  # what Delta starts as, times the identity
-    unit: float  # what X would have to be divided by for the given settings to hold
+    delta: float  # initial Delta, as a multiple of the identity
+    unit: float  # number that X would have to be divided by for the given settings to apply
 
     @classmethod
     def of(
@@ -43,15 +46,15 @@ class Weights:
     ) -> Weights:
         """Return the weights for data of ``count`` rows.
 
-        Instead of X/s, beta and Delta = I, X has the same solution with ``beta s`` and
-        ``Delta = s I``; r copies of every row that of one with ``beta sqrt(r)`` and
-        ``sqrt(r) I``.
+        X with ``beta s`` and ``Delta = s I`` has the same solution as X/s with beta and
+        ``Delta = I``. If every row is repeated r times, ``beta sqrt(r)`` and ``sqrt(r) I`` give the
+        same solution as beta and I for a single copy.
 
         Parameters
         ----------
         parameters : NDFSParameters
         count : int
-            Rows.
+            Number of rows.
         squares : ndarray of shape (n_features,)
             Sums of squares of the centered features.
         xtf : ndarray of shape (n_features, n_clusters)
@@ -61,7 +64,7 @@ class Weights:
         unit = scale if parameters.unit == "rms" else 1.0
         if parameters.beta is not None:
             return cls(parameters.beta * unit, unit, unit)
-        # Above it B is zero.
+        # For larger penalties B is zero.
         largest = 2.0 * float(np.sqrt(np.einsum("ij,ij->i", xtf, xtf).max(initial=0.0)))
         if largest <= _ROUNDING * np.sqrt(squares.max(initial=0.0)):
             largest = 1.0
@@ -70,73 +73,79 @@ class Weights:
 
 @dataclass
 class RegressionSolver:
-    """Solves both systems of an iteration."""
+    """Solver of both linear systems of an iteration."""
 
     squares: np.ndarray  # of shape (n_features,), float64: diagonal of ``X'X``
-    constant: np.ndarray  # of shape (n_features,), bool: features that tell no rows apart
+    constant: np.ndarray  # of shape (n_features,), bool: features that are constant
     weights: Weights
-    # Of shape (n_features,), float64, or None: what centers the features as they are read: then
-    # there is an intercept, X and F are centered in both systems. None: the paper's regression,
-    # which has none.
+    # Of shape (n_features,), float64, or None: the mean subtracted from the features as they are
+    # read. With a mean there is an intercept, that is, X and F are centered in both systems. None:
+    # the paper's regression, which has no intercept.
     mean: np.ndarray | None
-    count: int  # rows
-    solve: Solve  # of Delta and ``X'F``; it keeps the last factor
+    count: int  # number of rows
+    solve: Solve  # function of Delta and ``X'F``; may reuse the last factor or solution
 
     def first(self, xtf: np.ndarray) -> np.ndarray:
-        """Return the solution with the Delta of the start."""
+        """Return the solution with the initial Delta."""
         return self.solve(np.full(len(xtf), self.weights.delta), xtf)
 
     def advance(
         self, delta: np.ndarray, xtf: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return B, the Delta that follows from it, and the solution with that."""
+        """Return B, the Delta computed from it, and the solution with the new Delta."""
         B = self.solve(delta, xtf)
         after = row_weights(B, self.epsilon)
         return B, after, self.solve(after, xtf)
 
     def centered(self, xtf: np.ndarray) -> np.ndarray:
-        """Return the ``X'F`` of the systems from that of a pass with the sums of F."""
+        """Return ``X'F`` as in the systems, from ``X'F`` and the column sums of F of a pass.
+
+        It is centered if there is an intercept.
+        """
         if self.mean is None:
             return xtf[:-1]
         return np.asarray(xtf[:-1] - np.multiply.outer(self.mean, xtf[-1]))
 
     def with_intercept(self, coef: np.ndarray, xtf: np.ndarray) -> np.ndarray:
-        """Return coefficients with the intercept, or zeros, as their last row."""
+        """Return coefficients with the intercept as last row; zeros if there is no intercept."""
         intercept = np.zeros(coef.shape[1])
         if self.mean is not None:
             intercept = xtf[-1] / self.count - np.einsum("i,ij->j", self.mean, coef)
         return np.vstack([coef, intercept])
 
     def explained_by_intercept(self, xtf: np.ndarray) -> float:
-        """Return the part of ``|F|^2`` that the means of F's columns hold."""
+        """Return the part of ``|F|^2`` that is due to the means of F's columns.
+
+        It is 0 if there is no intercept.
+        """
         return 0.0 if self.mean is None else float(xtf[-1] @ xtf[-1]) / self.count
 
     def is_blind(self, xtf: np.ndarray, ftf: np.ndarray) -> bool:
-        """Return whether features and F have nothing in common but rounding."""
+        """Return True if all products of features and F are zero up to rounding."""
         common = np.linalg.norm(self.centered(xtf), axis=1)
         return bool((common <= _ROUNDING * np.sqrt(self.squares * np.trace(ftf))).all())
 
     @property
     def epsilon(self) -> float:
-        """The smoothing of the norm's rows: a millionth of the scale of B, squared."""
+        """The smoothing of the row norms: the square of a millionth of the scale of B."""
         return 1e-12 / max(float(self.squares.mean()) or 1.0, np.finfo(np.float64).tiny)
 
 
 def has_intercept(parameters: NDFSParameters) -> bool:
-    """Return whether features and F are centered in the regressions."""
+    """Return True if features and F are centered in the regressions."""
     return parameters.unit == "rms"
 
 
 def by_gram(
     passes: FactorPasses, parameters: NDFSParameters
 ) -> tuple[RegressionSolver, np.ndarray]:
-    """Solve by Cholesky.
+    """Return the solver by Cholesky factorization of ``X'X + beta Delta``.
 
     Returns
     -------
     regression : RegressionSolver
     xtf : ndarray of shape (n_features + 1, n_clusters), float64
-        ``X'F`` of the start with the sums of its columns, from the pass that gives ``X'X``.
+        ``X'F`` of the start, with the column sums of F as last row, from the pass for ``X'X``.
     """
     products, n = passes.blocks.gram(passes.F), passes.blocks.n_samples
     squares, mean = products.gram.diagonal().copy(), products.mean
@@ -155,9 +164,10 @@ def by_gram(
 def by_kernel(
     passes: FactorPasses, parameters: NDFSParameters, *, seeks_zeros: bool
 ) -> tuple[RegressionSolver, np.ndarray]:
-    """Solve on the n x n matrix: all rows are read into this process, block by block.
+    """Return the solver with the n x n matrix, and ``X'F`` of the start as in `by_gram`.
 
-    Where zeros are sought, rows that are mostly zeros are kept as CSR.
+    All rows are read into this process, block by block. With ``seeks_zeros``, they are kept in CSR
+    form if they are mostly zeros.
     """
     about, xtf = _start(passes, parameters)
     blocks, mean = passes.blocks, about["mean"]
@@ -178,7 +188,10 @@ def by_kernel(
 
 
 def by_cg(passes: FactorPasses, parameters: NDFSParameters) -> tuple[RegressionSolver, np.ndarray]:
-    """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
+    """Return the solver by conjugate gradients, and ``X'F`` of the start as in `by_gram`.
+
+    Each product with ``X'X`` is a pass over X.
+    """
     blocks = passes.blocks
     about, xtf = _start(passes, parameters)
     squares, beta, mean = about["squares"], about["weights"].beta, about["mean"]
@@ -186,7 +199,7 @@ def by_cg(passes: FactorPasses, parameters: NDFSParameters) -> tuple[RegressionS
     guess: list[np.ndarray] = []
 
     def apply_gram(V: np.ndarray) -> np.ndarray:
-        # The mean of the rows' products is the last row, as the intercept is of coefficients.
+        # The last row subtracts the means from the rows' products, like an intercept.
         right = np.vstack([V, -np.einsum("i,ij->j", offset, V)])
         with blocks.scratch.temporary("right") as folder:
             shared = folder.put("V", right)
@@ -205,9 +218,12 @@ def by_cg(passes: FactorPasses, parameters: NDFSParameters) -> tuple[RegressionS
 
 
 def _start(passes: FactorPasses, parameters: NDFSParameters) -> tuple[dict[str, Any], np.ndarray]:
-    """Return what a `RegressionSolver` knows of X, and ``X'F`` with F's sums."""
+    """Return the fields of a `RegressionSolver` that describe X, and ``X'F`` of the start.
+
+    The last row of ``X'F`` has the column sums of F.
+    """
     moments, offset = passes.blocks.moments(), passes.blocks.offset
-    if offset is not None:  # all sums are of the entries, and so is what centers them
+    if offset is not None:  # sums are those of the stored entries, so the means must be as well
         moments = replace(moments, mean=moments.mean - offset)
     xtf = passes.blocks.xtv(passes.F)
     sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
@@ -226,7 +242,10 @@ def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
 
 
 def _gram_product(X: Any, first_row: int, V: ArrayRef) -> np.ndarray:
-    """Return a block's share of ``X'(X V + v)``, v the last row of V, and of the sums of that."""
+    """Return the contribution of a block to ``X'(X V + v)``, with v the last row of V.
+
+    The last row of the result has the column sums of ``X V + v``.
+    """
     right = V.load()
     total = np.zeros(right.shape)
     for _, rows in row_parts(X):

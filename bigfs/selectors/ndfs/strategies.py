@@ -1,7 +1,7 @@
-"""Three ways through NDFS, by how ``(X'X + beta Delta)^-1 X'F`` is solved in every iteration.
+"""Three strategies of NDFS, which differ in how they solve ``(X'X + beta Delta)^-1 X'F``.
 
-The start is k-means on the spectral embedding, made into indicators. Its restarts run on a sample
-of rows, in one task; the best of them by inertia goes on with all rows.
+The start is k-means on the spectral embedding, converted to indicators. Its restarts run on a
+sample of the rows, in one task; the best of them by inertia is continued on all rows.
 """
 
 from __future__ import annotations
@@ -66,27 +66,29 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Iterations between checkpoints; after this many seconds the next iteration writes one.
+# Number of iterations between checkpoints; one is also written by the first iteration that ends
+# more than this number of seconds after the last checkpoint.
 CHECKPOINT_ITERATIONS = 5
 CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass
 class IterationState:
-    """State of the iteration, beside F."""
+    """State of the iteration, except F."""
 
-    done: int  # iterations made
-    # Of shape (n_features, n_clusters), float64: the weights of eq. (12), before the first
-    # iteration those of the ridge regression.
+    done: int  # number of iterations made
+    # Of shape (n_features, n_clusters), float64: the weights of eq. (12); before the first
+    # iteration, those of the ridge regression.
     B: np.ndarray
-    # Of shape (n_features + 1, n_clusters), float64: the same with the next Delta, and the
-    # intercept: what enters ``MF``.
+    # Of shape (n_features + 1, n_clusters), float64: the solution with the next Delta, and the
+    # intercept as last row. They enter ``MF``.
     coef: np.ndarray
     delta: np.ndarray  # of shape (n_features,), float64
-    # ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
+    # ``X'F``, with the column sums of F as its last row, and ``F'F``.
     xtf: np.ndarray
     ftf: np.ndarray
-    # The three parts of eq. (10) after each iteration; the first of the last one is not yet known.
+    # The three parts of eq. (10) after each iteration. The first part of the last iteration is NaN
+    # until the next pass computes it.
     parts: list[tuple[float, float, float]] = field(default_factory=list)
     movement: list[float] = field(default_factory=list)  # ``|F_t - F_t-1|``
     orthogonality: list[float] = field(default_factory=list)  # ``|F'F - I|``
@@ -106,20 +108,20 @@ def iterate(
     checkpoint: Location | None,
     progress: Work,
 ) -> IterationState:
-    """Run algorithm 1 and return where it ended; F stays with the passes.
+    """Run algorithm 1 and return its final state; F is held by ``passes``.
 
     Parameters
     ----------
     passes : FactorPasses
-        Hold the start F.
+        Holds the start F, which is replaced by the final one.
     regression : RegressionSolver
     xtf, ftf : ndarray
-        ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
+        ``X'F`` with the column sums of F as last row, and ``F'F``, of the start.
     parameters : NDFSParameters
     checkpoint : Path, ObjectPath or None
-        File of the checkpoint: read if it is there, written every few iterations.
+        File of the checkpoint: read if it exists, written every few iterations.
     progress : Work
-        Told of every iteration, and of those that a checkpoint saved.
+        Progress report, advanced in every iteration and resumed from a checkpoint.
     """
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
     state = _resumed(checkpoint, passes)
@@ -132,7 +134,7 @@ def iterate(
     while state.done < parameters.max_iter and not _converged(state, parameters.tol):
         sums = passes.step(state.coef, state.ftf, update)
         _advance(state, sums, passes, regression, parameters)
-        # The last value known is one iteration old.
+        # The last known value of the objective is one iteration old.
         known = state.totals[-2:-1]
         progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
@@ -149,7 +151,7 @@ def _advance(
     regression: RegressionSolver,
     parameters: NDFSParameters,
 ) -> None:
-    """Take what a pass found: normalize, solve, and record the objective."""
+    """Update the state with the sums of a pass: normalize, solve, and record the objective."""
     if state.parts:
         state.parts[-1] = (sums.smoothness, *state.parts[-1][1:])
     if parameters.update == "printed":
@@ -164,7 +166,7 @@ def _advance(
     xtf = regression.centered(state.xtf)
     state.B, state.delta, coef = regression.advance(before, xtf)
     state.coef = regression.with_intercept(coef, state.xtf)
-    # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
+    # |XB - F|^2 without a pass, by X'X B = X'F - beta Delta B.
     residual = (
         np.trace(state.ftf)
         - regression.explained_by_intercept(state.xtf)
@@ -179,7 +181,10 @@ def _advance(
 
 
 def _converged(state: IterationState, tol: float) -> bool:
-    """Return whether the objective stands still: the last value known is one iteration old."""
+    """Return True if the relative change of the objective is at most ``tol``.
+
+    The last known value of the objective is one iteration old.
+    """
     if state.done < 3:
         return False
     before, after = state.totals[-3:-1]
@@ -187,7 +192,7 @@ def _converged(state: IterationState, tol: float) -> bool:
 
 
 def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
-    """Complete the record with a pass over the graph; return the details of the result."""
+    """Complete the objective by a pass over the graph, and return the details of the result."""
     ending = passes.finish(labels)
     state.parts[-1] = (ending.smoothness, *state.parts[-1][1:])
     return {
@@ -203,7 +208,7 @@ def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dic
 
 
 def _resumed(path: Location | None, passes: FactorPasses) -> IterationState | None:
-    """Return the stored iterate, or None where there is none that can be read."""
+    """Return the state of a checkpoint and restore F, or return None if it cannot be read."""
     stored = load_state(path)
     if stored is None:
         return None
@@ -218,19 +223,19 @@ RESTARTS = 20
 
 
 def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
-    """Return a given start as F, shape (n_samples, n_clusters), float64.
+    """Return a given start as F, of shape (n_samples, n_clusters), float64.
 
     Parameters
     ----------
     init : array-like of shape (n_samples,) or (n_samples, n_clusters)
-        Labels in [0, n_clusters), which become indicators plus 0.2 with columns of norm one; or
-        an F, taken as it is.
+        Labels in [0, n_clusters), which are converted to indicators plus 0.2 with columns of norm
+        one; or an F, used as it is.
     n_samples, n_clusters : int
 
     Raises
     ------
     InputError
-        If it is neither.
+        If ``init`` is neither.
     """
     given = np.asarray(init)
     if given.ndim == 1:
@@ -252,9 +257,9 @@ def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     labels : ndarray of shape (rows,)
-        Of some rows.
+        Labels of the given rows.
     counts : ndarray of shape (n_clusters,)
-        Rows of each cluster, of all rows.
+        Number of rows of each cluster, among all rows.
     """
     F = np.full((len(labels), len(counts)), 0.2)
     F[np.arange(len(labels)), labels] += 1.0
@@ -275,17 +280,18 @@ def spectral_labels(
     ----------
     spectral : SpectralEmbedding of shape (n_samples, n_components)
     blocks : RowBlocks
-        The data, for its rows' bounds.
+        The data, for the bounds of the row blocks.
     n_clusters : int
     random_state : int
     scratch : Scratch
-        Where the labels are stored.
+        Folder that the labels are stored in.
 
     Returns
     -------
     labels : ArrayRef of shape (n_samples,), int32
     counts : ndarray of shape (n_clusters,), int64
-        Zero for a cluster that the rows have too few different values for.
+        Number of rows of each cluster. If there are fewer distinct rows than clusters, the last
+        clusters are empty.
     """
     source, n, bounds = spectral.embedding_ref, blocks.n_samples, blocks.bounds
     view = View("ndfs start", source.shape[1], scaled=True, restarts=RESTARTS)
@@ -305,7 +311,7 @@ def spectral_labels(
 def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
     """Return the steps of `spectral_labels` and of storing F; none of them reads X."""
     n, c = shape.n_samples, n_clusters
-    # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
+    # Rows of norm one, their labels, and F; and k-means on all rows, if the restarts used a sample.
     times = 3 if n <= SAMPLE_ROWS else 2 + MAX_ITER + 1
     by_block = shape.rows * (32 * c + 64) + 16 * MIB
     what = f"{shape.rows:,} rows of the eigenvectors and their clusters"
@@ -320,7 +326,7 @@ def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: 
 def store_indicators(
     labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
 ) -> ArrayRef:
-    """Store the F of labels by row blocks."""
+    """Store the F that represents labels, by row blocks."""
     shape = (blocks.n_samples, len(counts))
     F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
     run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")
@@ -335,21 +341,22 @@ def _indicators_task(
 
 logger = logging.getLogger("bigfs")
 
-# Rows that are converted to float64 at a time, and their products.
+# Memory for the rows that are converted to float64 at a time, and for their products.
 _TILE_BYTES = 16 * MIB
-# Measured: products with rows that are mostly zeros in the two solves of an iteration.
+# Measured number of products with rows that are mostly zeros, in the two solves of an iteration.
 _DUAL_STEPS = 40
 
 
 def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
-    """Return the fastest strategy that fits; conjugate gradients if no other does.
+    """Return the fastest strategy that fits into memory; conjugate gradients if no other does.
 
-    Of CSR blocks no Gram matrix is made, and no array of all rows.
+    CSR blocks are always solved by conjugate gradients: neither a Gram matrix nor a dense array of
+    all rows is formed.
 
     Raises
     ------
     InputError
-        If there is no intercept to take up what a preprocessing adds to sparse data.
+        If there is no intercept to absorb the shift that a preprocessing adds to sparse data.
     """
     if shape.n_entries is not None:
         if needs_moments(selection.preprocess) and not solve.has_intercept(selection.parameters):
@@ -373,46 +380,48 @@ class NDFSStrategy(Strategy):
 
     Notes
     -----
-    An iteration is a pass, and the regressions may need more. F (n_samples x n_clusters) is
-    stored by row blocks: three times at most, five with checkpoints.
+    An iteration is a pass, and the regressions may need further passes. F (n_samples x n_clusters)
+    is stored by row blocks: at most three copies at a time, five with checkpoints.
     """
 
     solver: ClassVar[str]
 
     @property
     def n_clusters(self) -> int:
-        """Columns of F; the most that "auto" chooses."""
+        """Number of columns of F; with "auto", the largest number that it chooses."""
         return largest_count(self.parameters.n_clusters)
 
     @property
     def n_entries(self) -> int:
-        """The most entries that the affinity matrix has: every edge twice."""
+        """Upper bound of the number of entries of the affinity matrix, with every edge twice."""
         return 2 * self.shape.n_samples * self.selection.used_graph.n_neighbors
 
     @abstractmethod
     def _solver_bytes(self) -> int:
-        """Return the bytes of the regressions in the process that solves them."""
+        """Return the bytes that the regressions need in the process that solves them."""
 
     @abstractmethod
     def _solve_steps(self) -> tuple[Step, ...]:
-        """Return the steps of the regressions."""
+        """Return the cost of the regressions as steps."""
 
     @abstractmethod
     def _regression(self, passes: FactorPasses) -> tuple[RegressionSolver, np.ndarray]:
-        """Return the regressions and ``X'F`` of the start."""
+        """Return the solver of the regressions, and ``X'F`` of the start."""
 
     def cost(self) -> StageCost:
         """Return the cost of the start, the iterations and their regressions."""
         shape, c, n = self.shape, self.n_clusters, self.shape.n_samples
         on_x, *beside = graph_steps(shape, self.n_entries, c, self.parameters.max_iter)
         on_x = replace(on_x, seconds=read_seconds(shape) + self._iteration_seconds())
-        # The labels and B; rows and labels that a start is made of; the iterates.
+        # `stored` is for the labels and B, `of_start` for the rows and labels of a spectral start;
+        # then follow the iterates.
         stored = 4 * n + 8 * shape.n_features * c
         start: tuple[Step, ...] = ()
         of_start = 0
         if self.parameters.takes_eigenvectors:
             start, of_start = start_steps(shape, c), n * (8 * c + 4)
-        # Where tasks run in the client's process, each reads a block beside what the client holds.
+        # If tasks run in the client's process, each needs a block in addition to what the client
+        # holds.
         solving = (
             replace(step, task_bytes=step.task_bytes + on_x.task_bytes) if step.by_client else step
             for step in self._solve_steps()
@@ -427,7 +436,10 @@ class NDFSStrategy(Strategy):
         )
 
     def _iteration_seconds(self) -> float:
-        """Return the processor time of an iteration: products with F and the graph, and a solve."""
+        """Return the processor time of an iteration: products with F and the graph, and a solve.
+
+        Reading is not included.
+        """
         (n, d), c = (self.shape.n_samples, self.shape.n_features), self.n_clusters
         of_rows = product_seconds(2, self.shape.n_values, c) + loop_seconds(self.n_entries, c)
         if n < d and self.shape.n_entries is not None:
@@ -435,9 +447,9 @@ class NDFSStrategy(Strategy):
         return of_rows + product_seconds(min(n, d), min(n, d), max(n, d) if n < d else d / 3)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the row norms of B, zero for constant features.
+        """Return the row norms of B as scores; they are zero for constant features.
 
-        Details are the attributes of `NDFS`; the labels are stored in ``out``. Where there is a
+        The details are the attributes of `NDFS`; the labels are stored in ``out``. If there is a
         checkpoint, the run continues from it.
 
         Raises
@@ -445,7 +457,7 @@ class NDFSStrategy(Strategy):
         InputError
             If the start does not fit the data.
         ConvergenceError
-            If conjugate gradients stand still.
+            If conjugate gradients do not converge.
         """
         blocks, parameters, max_iter = inputs.blocks, self.parameters, self.parameters.max_iter
         n_clusters, _ = inputs.n_clusters(parameters.n_clusters)
@@ -473,14 +485,14 @@ class NDFSStrategy(Strategy):
             details["spectrum"] = inputs.spectral.spectrum
         if not checkpoint:
             folder.close()
-        # The row of a constant feature is an intercept: it tells no rows apart.
+        # The row of a constant feature acts as an intercept: it does not distinguish rows.
         scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
         if regression.is_blind(last.xtf, last.ftf):
             scores[:] = 0.0
         return FeatureScores.from_scores(scores, constant=regression.constant, **details)
 
     def _start(self, inputs: Inputs, n_clusters: int, folder: Scratch) -> ArrayRef:
-        """Return the first F: what was given, or indicators of the eigenvectors' clusters."""
+        """Return the initial F: the given start, or indicators of the eigenvectors' clusters."""
         blocks, selection = inputs.blocks, self.selection
         if not self.parameters.takes_eigenvectors:
             given = start_of(
@@ -493,13 +505,13 @@ class NDFSStrategy(Strategy):
         return store_indicators(*clusters, blocks, folder)
 
     def _kept_bytes(self, blocks: RowBlocks, W: AffinityMatrix, n_clusters: int) -> tuple[int, int]:
-        """Return the bytes of X, and of F with the degrees, that a worker process keeps."""
+        """Return the bytes of X, and of F with the degrees, that a worker process may keep."""
         n_processes, n_threads = worker_slots()
         one_task = block_bytes(blocks.layout, W.nnz, n_clusters)
         free = task_budget(self.selection.memory_limit) - n_threads * one_task
         free -= self._solver_bytes()
         shared = blocks.n_samples * 8 * (n_clusters + 1)
-        # While it is loaded, F is there twice.
+        # While F is loaded, it is in memory twice.
         for_f = shared if 2 * shared <= free else 0
         for_x = max(0, free - 2 * for_f)
         share = min(1.0, for_x * n_processes / blocks.nbytes)
@@ -520,7 +532,7 @@ class NDFSStrategy(Strategy):
 
 
 class Cholesky(NDFSStrategy):
-    """``X'X`` from one pass; a factor of n_features^2 in every solve."""
+    """NDFS with ``X'X`` from one pass, and a Cholesky factor of n_features^2 in every solve."""
 
     solver = "cholesky"
 
@@ -541,20 +553,24 @@ class Cholesky(NDFSStrategy):
 
 
 class Woodbury(NDFSStrategy):
-    """The n x n matrix ``X Delta^-1 X'``, for fewer rows than features: the client holds them."""
+    """NDFS with the n x n matrix ``X Delta^-1 X'``, for fewer rows than features.
+
+    The client holds X and the matrix.
+    """
 
     solver = "woodbury"
 
     @property
     def _seeks_zeros(self) -> bool:
-        """True if there is ample room for copies of X, to find out whether it is mostly zeros."""
+        """True if there is enough memory for copies of X, to find out if it is mostly zeros."""
         return 24 * self.shape.n_values <= task_budget(self.selection.memory_limit)
 
     def _solver_bytes(self) -> int:
         shape = self.shape
         needed = kernel_solver_bytes(shape.n_samples, shape.n_features, self.n_clusters)
         copy = 12 * shape.n_values if self._seeks_zeros else 0
-        # While X is read and its zeros are sought no pass runs, whose block is counted beside.
+        # While X is read and checked for zeros, no pass runs, so the block that `cost` adds for a
+        # pass is subtracted.
         block = block_bytes(shape, self.n_entries, self.n_clusters)
         return shape.nbytes + max(needed, max(shape.read_bytes, copy) - block)
 
@@ -569,7 +585,10 @@ class Woodbury(NDFSStrategy):
 
 
 class ConjugateGradients(NDFSStrategy):
-    """Products with ``X'X``, each of them a pass, where no matrix of the others fits a worker."""
+    """NDFS with conjugate gradients, where each product with ``X'X`` is a pass.
+
+    It is used if the matrices of the other strategies do not fit into memory, or for CSR blocks.
+    """
 
     solver = "cg"
 
@@ -578,7 +597,7 @@ class ConjugateGradients(NDFSStrategy):
 
     def _solve_steps(self) -> tuple[Step, ...]:
         d, c = self.shape.n_features, self.n_clusters
-        # Two solves in an iteration, and one before the first.
+        # Two solves in each iteration, and one before the first.
         times = (2 * self.parameters.max_iter + 1) * CG_PASSES
         beside = product_bytes(self.shape, c) + _TILE_BYTES + kernel_bytes(self.shape)
         what = "a product with X'X over a block"

@@ -1,1 +1,1 @@
-"""Stability: one method on many small samples of the rows, drawn in pairs that share no row."""
+"""Stability: one method fitted to many samples of the rows, drawn in pairs that share no row."""

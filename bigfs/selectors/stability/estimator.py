@@ -1,4 +1,4 @@
-"""The estimator of stability: any selector of bigfs, fitted to many samples of the rows."""
+"""The estimator of stability: fits any selector of bigfs to many samples of the rows."""
 
 from __future__ import annotations
 
@@ -24,72 +24,74 @@ from bigfs.store.scratch import Scratch
 class StabilitySelection(BaseSelector, kw_only=False):
     """Keep the features that a selector selects most often on samples of the rows.
 
-    The samples are drawn in pairs that share no row. What the two selections of a pair have in
-    common estimates, without bias, what selections on two independent samples would have.
+    The samples are drawn in pairs that share no row. The agreement of the two selections of a pair
+    is an unbiased estimate of the agreement of selections on two independent samples.
 
     Parameters
     ----------
     selector : estimator
-        A selector of bigfs. It is not fitted itself; how many features to keep, and what becomes
-        of NaN (``missing``), are its parameters:
-        "auto" is the median of the numbers that fits choose from their own rows, and the criterion
-        "stability" reads the number off what they agree on.
+        A selector of bigfs. It is not fitted itself. Its parameters determine the number of
+        features to keep and the treatment of NaN (``missing``). If the number is "auto", it is the
+        median of the numbers that the fits choose from their own rows; with the criterion
+        "stability" it is chosen from the agreement of the fits.
     n_pairs : int, default=25
-        Pairs of samples; the selector is fitted twice as often.
+        Number of pairs of samples; the selector is fitted twice as often.
     sample_size : int or None, default=None
-        Rows of a sample. None: half of them. A fit has to fit one worker.
+        Number of rows of a sample. None: half of all rows. A fit has to fit into the memory of one
+        worker.
     threshold : float, default=0.6
-        Features of at least this frequency are called stable; above 1/2.
+        Features selected with at least this frequency are called stable; must be above 1/2.
     random_state : int or None, default=0
-        Seed of the samples, and of what is random in the fits.
+        Seed of the samples and of the random numbers of the fits.
 
     Attributes
     ----------
     frequencies_ : ndarray of shape (n_features,), float64
         The share of the fits that select each feature.
     stability_ : float
-        The mean agreement within pairs: 1 for equal selections, 0 where it is that of chance.
+        The mean agreement within pairs: 1 for equal selections, 0 for agreement by chance.
     stability_interval_ : ndarray of shape (2,), float64
         Its 95 % interval, for other data of the same source; (-1, 1) for one pair.
     agreement_ : float
         The agreement of all fits. Samples of the same rows agree more than independent ones do.
     ranking_ : ndarray of shape (n_features,), int64
-        By frequency, ties by mean score, then by mean rank.
+        Features sorted by frequency, ties by mean score, then by mean rank.
     scores_ : ndarray of shape (n_features,), float64
-        Means over the fits.
+        Mean scores over the fits.
     stable_features_ : ndarray of int64
-        Indices of the features of at least the threshold's frequency, ascending.
+        Indices of the features with a frequency of at least ``threshold``, ascending.
     bound_ : float
-        Upper bound of the expected number of them that a fit selects with a probability below
-        q/d. It says nothing where it is no less than their number.
+        Upper bound of the expected number of stable features that a fit selects with a probability
+        below q/d. It is not informative if it is not less than the number of stable features.
     rankings_ : ndarray of shape (2 * n_pairs, n_features), int32
-        Of each fit, best first; rows 2i and 2i + 1 are a pair.
+        Ranking of each fit, best first; rows 2i and 2i + 1 are a pair.
     sample_size_ : int
-        Rows of a sample.
+        Number of rows of a sample.
     n_features_to_select_ : int
-        How many features are kept.
+        Number of features that are kept.
     curves_ : Curves
-        What more and fewer features would do, on all rows, and how their number was chosen; only
-        with "auto".
+        Measures of larger and smaller selections on all rows, and how the number of features was
+        chosen; only with "auto".
 
     Raises
     ------
     InputError
-        If ``selector`` is not one of bigfs, a sample has more than half of the rows, or the
+        If ``selector`` is not a selector of bigfs, a sample has more than half of the rows, or the
         selector cannot be fitted to a sample.
     MemoryLimitError
-        If a fit does not fit the selector's ``memory_limit``; it names the largest sample.
+        If a fit does not fit into the selector's ``memory_limit``; the message names the largest
+        sample that does.
 
     Notes
     -----
-    With z_ij = 1 if fit i selects feature j, frequency p_j = mean_i z_ij. The agreement of B fits
-    of m features is Phi = 1 - mean_j [B/(B-1) p_j (1-p_j)] / [(m/d)(1 - m/d)] [2]_, that of a pair
-    the same with B = 2. Frequencies are those of ``n_features_to_select`` features: a fit with m
-    may select others than ``support(m)``. ``get_support`` has the m most frequent features, with
-    ``redundancy`` without those that say the same as more frequent ones. ``bound_`` is
-    q^2 / ((2t-1) d) with q = m and t the threshold [1]_: its features are rarely selected, which
-    is not to say that they are wrong. Cost: one pass over X, then every fit is one task in one
-    process; one more pass with "auto".
+    With z_ij = 1 if fit i selects feature j, the frequency is p_j = mean_i z_ij. The agreement of B
+    fits of m features is Phi = 1 - mean_j [B/(B-1) p_j (1-p_j)] / [(m/d)(1 - m/d)] [2]_; that of a
+    pair is the same with B = 2. Frequencies are those of ``n_features_to_select`` features: a fit
+    with m features may select others than ``support(m)``. ``get_support`` returns the m most
+    frequent features, with ``redundancy`` without those that are redundant with more frequent ones.
+    ``bound_`` is q^2 / ((2t-1) d) with q = m and t the threshold [1]_. It bounds the number of
+    features that are rarely selected, which does not mean that they are irrelevant. Cost: one pass
+    over X, then every fit is one task in one process; one more pass with "auto".
 
     References
     ----------
@@ -115,7 +117,7 @@ class StabilitySelection(BaseSelector, kw_only=False):
     verbose: int = 1
 
     def _selection(self, X: Any = None) -> Selection:
-        """Return the settings of the selector's fits."""
+        """Return the settings of the fits of the selector."""
         if not isinstance(self.selector, BaseSelector):
             raise InputError(
                 "StabilitySelection: selector must be a selector of bigfs, such as "
@@ -129,11 +131,17 @@ class StabilitySelection(BaseSelector, kw_only=False):
         return selection.model_copy(update={"random_state": int(seed)})
 
     def _policy(self) -> Any:
-        """Return the policy for NaN: a parameter of the selector."""
+        """Return the selector's parameter for the treatment of NaN."""
         return getattr(self.selector, "missing", "error")
 
     def _n_wanted(self) -> Any:
-        """Return how many features the selector is asked for."""
+        """Return the number of features requested of the selector.
+
+        Raises
+        ------
+        InputError
+            If the selector would find the number itself, so that it may differ between fits.
+        """
         number, name = self.selector.n_features_to_select, type(self.selector).__name__
         if number is None and method_of(type(self.selector)).finds_number:
             raise InputError(
@@ -143,7 +151,7 @@ class StabilitySelection(BaseSelector, kw_only=False):
         return number
 
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
-        """Return the stage of the fits."""
+        """Return the stage of the fits, followed by that of the curves with "auto"."""
         given = {name: getattr(self, name) for name in StabilityConfig.model_fields}
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         settings = validated(StabilityConfig, plain, type(self).__name__, nested=False)
@@ -156,7 +164,7 @@ class StabilitySelection(BaseSelector, kw_only=False):
         return stages
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
-        """Store how sure the selection is."""
+        """Store the stability of the selection as attributes."""
         sure = Stability.from_details(details)
         value = sure.stability
         self.frequencies_, self.rankings_ = sure.frequencies, sure.rankings

@@ -1,4 +1,4 @@
-"""The stage of stability: rows drawn in one pass, then every fit a task in one process."""
+"""The stability stage: rows are drawn in one pass, then every fit is a task in one process."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_rows, read_attributes
 
 logger = logging.getLogger("bigfs")
 
-# Rows of a fit of a quick answer: see tests/bench/README.md, "How sure".
+# Rows of a fit in quick mode: see tests/bench/README.md, "How sure".
 QUICK_ROWS = 3000
-# NumPy draws from fewer rows.
+# NumPy can draw only from fewer rows than this.
 _TOO_MANY = 10**9
 
 
 def stability_stage(
     selection: Selection, settings: StabilityConfig, *, quick: bool = False
 ) -> Stage:
-    """Return the stage that fits a method on samples of the rows.
+    """Return the stage that fits a method to samples of the rows.
 
     Parameters
     ----------
     selection : Selection
     settings : StabilityConfig
     quick : bool, default=False
-        Whether the consensus of the fits is the result of the run.
+        True if the consensus of the fits is the result of the run.
     """
     used = {
         stage.name: {**stage.settings, "version": stage.version}
@@ -89,13 +89,13 @@ def stability_stage(
         sample_size=size,
         quick=quick,
     )
-    # It reads no other stage: a graph that is built anew leaves it as it is.
+    # The stage reads no other stage, so it stays valid if the graph is rebuilt.
     name = "result" if quick else "stability"
     return Stage(name, 10, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
-    """Return the stages of a fit: with curves where it is to choose a number of features."""
+    """Return the stages of a fit, with curves if the fit chooses the number of features."""
     number = selection.n_features_to_select
     chooses = quick and isinstance(number, Auto) and not is_by_fits(number)
     return [*stages_of_selection(selection), *([curves_stage(selection)] if chooses else [])]
@@ -116,9 +116,10 @@ def check_stability(
     selection : Selection
     settings : StabilityConfig
     n_samples : int or None
-        None where it is not known yet.
+        None if it is not known yet.
     n_features : int
     quick : bool, default=False
+        True if the consensus of the fits is the result of the run.
     """
     if selection.graph is not None and re.search(r"obs[mp]/", selection.graph.representation):
         raise InputError(
@@ -156,16 +157,17 @@ def choose_fits(
     *,
     quick: bool = False,
 ) -> SampledFits:
-    """Return the only strategy.
+    """Return the strategy, of which there is only one.
 
     Raises
     ------
     MemoryLimitError
-        If a fit does not fit a worker; it names the largest sample that does.
+        If a fit does not fit into a worker's memory; the message names the largest sample that
+        does.
     """
     size = max(2, min(sample_size or shape.n_samples, shape.n_samples // 2))
     auto = selection.n_features_to_select
-    if isinstance(auto, Auto) and not quick:  # as many as the curves may choose
+    if isinstance(auto, Auto) and not quick:  # the largest number that the curves may choose
         most = largest_number(auto, shape.n_samples, shape.n_features)
         selection = selection.model_copy(update={"n_features_to_select": most})
     fits = SampledFits(shape, selection, n_pairs, size, quick)
@@ -189,37 +191,37 @@ def choose_fits(
 
 @dataclass(frozen=True)
 class SampledFits:
-    """Pairs of samples of the rows, and a fit of the method on each."""
+    """Pairs of samples of the rows, and a fit of the method to each sample."""
 
-    shape: Shape  # of all rows
+    shape: Shape  # of the data with all rows
     selection: Selection
     n_pairs: int
     sample_size: int  # rows of each fit
-    # Whether the consensus is the result of the run, with a number of features of its own where it
-    # is "auto".
+    # True if the consensus is the result of the run. If the number of features is "auto", the
+    # consensus then chooses it.
     quick: bool = False
 
     @property
     def draw(self) -> Draw:
-        """The draw of the rows of all samples."""
+        """The random draw of the rows of all samples."""
         seed = self.selection.random_state
         return Draw(self.shape.n_samples, self.sample_size, self.n_pairs, seed)
 
     @property
     def largest(self) -> int:
-        """The most features that a fit selects."""
+        """The largest number of features that a fit selects."""
         number = self.selection.n_features_to_select
         if isinstance(number, Auto):
             return largest_number(number, self.sample_size, self.shape.n_features)
         return number
 
     def cost(self) -> StageCost:
-        """Return the cost of the pass, of the fits and of the consensus."""
+        """Return the cost of the pass, the fits and the consensus."""
         n_fits, d, costs = 2 * self.n_pairs, self.shape.n_features, self._costs()
         draw, shape = self.draw, self.shape
-        # Numbers of rows, and where they are in each sample that they are drawn for.
+        # Row indices, and the positions of the rows of each sample.
         places = shape.rows * (24 + 12 * draw.n_deals)
-        # Where each number has a selection of its own, a fit stores all of them.
+        # If selections of different numbers are not nested, a fit stores all of them.
         own = METHODS[self.selection.method].one_fit_up_to(self.selection.parameters)
         selections = 2 * min(self.largest, int(own)) ** 2 if isfinite(own) else 0
         row_bytes = -(-shape.nbytes // shape.n_samples)
@@ -242,12 +244,15 @@ class SampledFits:
         return with_redundancy(cost, self.redundancy(self.largest))
 
     def redundancy(self, n_selected: int) -> Redundancy | None:
-        """Return what passes over features of the consensus, where it is the result."""
+        """Return the redundancy rule for the consensus, or None if it is not the result."""
         return Redundancy.of(self.selection, self.shape, n_selected) if self.quick else None
 
     @property
     def sample(self) -> Shape:
-        """The shape of a sample; of CSR rows with as many entries as it may have by chance."""
+        """The shape of a sample; for CSR rows with an upper bound of its random number of entries.
+
+        For k rows with m entries on average in all rows, it is ``k min(d, m (1 + 4 / sqrt(k)))``.
+        """
         size, shape, d = self.sample_size, self.shape, self.shape.n_features
         if shape.n_entries is None:
             return self._dense
@@ -276,19 +281,19 @@ class SampledFits:
         """Return the bytes of a fit in its process: its rows, and a block or the method's steps."""
         rows_bytes = self.sample.nbytes + 8 * self.sample_size
         if self.sample.n_entries is not None:
-            rows_bytes *= 2  # pieces from each block, and all of them together
+            rows_bytes *= 2  # the pieces from each block, and their concatenation
         most = max(cost.task_bytes + cost.client_bytes + cost.keeps_bytes for cost in self._costs())
         return rows_bytes + max(most, self.shape.block_bytes) + 8 * MIB
 
     def is_within(self, budget: int) -> bool:
-        """Return whether a fit takes at most ``budget`` bytes."""
+        """Return True if a fit needs at most ``budget`` bytes."""
         try:
             return self.fit_bytes() <= budget
         except MemoryLimitError:
             return False
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the consensus of the fits; those that an earlier run finished are taken over."""
+        """Run the fits and store their consensus; fits finished by an earlier run are reused."""
         blocks, n_fits = inputs.blocks, 2 * self.n_pairs
         work = blocks.scratch.child(blocks.scratch.unique("stability"))
         kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
@@ -300,7 +305,7 @@ class SampledFits:
             )
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
-            # Read by the tasks: there may be as many as rows.
+            # Stored for the tasks to read, because there may be as many dropped rows as rows.
             dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
             names = hand_over(work.path, blocks.source.feature_names or [])
             places = dropped, blocks.source.row_dimensions
@@ -332,11 +337,11 @@ def _fit_task(
     names: Any,
     kept: str,
 ) -> None:
-    """Fit the method on one sample, in this thread, and store its scores and selection."""
+    """Fit the method to one sample, in this thread, and store its scores and selection."""
     with inline():
         X, numbers = rows.sample(fit)
-        # Many small arrays that nobody else reads. In the run's folder, a task that was given up
-        # would bring back what the end of its attempt has removed.
+        # A temporary folder for many small arrays that are read only here. In the run's folder, an
+        # abandoned task would recreate files that were removed when its attempt ended.
         scratch = Scratch()
         n_samples = fits.shape.n_samples
         own = _of_sample(fits.selection, fit, n_samples, places, numbers)
@@ -365,12 +370,15 @@ def _fit_task(
 def _fitted(
     X: Any, selection: Selection, stages: list[Stage], scratch: Scratch, names: list[str]
 ) -> tuple[FeatureScores, int, list[str]]:
-    """Return a method's scores on rows in memory, the number it chose (0: none), and notes."""
+    """Return a method's scores on rows in memory, the number of features chosen, and notes.
+
+    The number is 0 if the fit chooses none or its curve has no plateau.
+    """
     blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess, sparse=True)
     blocks.source.feature_names = names or None
     store = TemporaryStages(scratch.child("stages"))
     finished = Engine(store, blocks).run(stages)
-    # What is said of the data is said of all rows.
+    # Notes on the data are left out here; they are made once, for all rows.
     about = data_notes(blocks, selection.method)
     noted = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
     notes = [note for note in noted if note not in about]
@@ -386,7 +394,7 @@ def _of_sample(
     places: tuple[ArrayRef, Any],
     numbers: np.ndarray,
 ) -> Selection:
-    """Return the settings of a fit: a seed of its own, and the labels of its rows."""
+    """Return the settings of a fit, with its own seed and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
     dropped, dimensions = places
@@ -400,9 +408,22 @@ def _of_sample(
 def _consensus(
     read: Sequence[dict[str, Any] | None], fits: SampledFits, anyway: np.ndarray
 ) -> tuple[FeatureScores, list[str]]:
-    """Return the scores of all fits together, with their stability, and their notes.
+    """Return the combined scores of all fits, with their stability, and notes.
 
-    A number of features that they choose has room for those that are included anyway.
+    If the fits choose the number of features, it is at least the number of included features.
+
+    Parameters
+    ----------
+    read : sequence of dict or None
+        Stored outcomes of the fits; None for one that cannot be read.
+    fits : SampledFits
+    anyway : ndarray of int64
+        Features that are included in any case.
+
+    Raises
+    ------
+    StorageError
+        If an outcome cannot be read.
     """
     outcomes = [outcome for outcome in read if outcome is not None]
     if len(outcomes) < len(read):
@@ -425,7 +446,7 @@ def _consensus(
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
-    # How counts are prepared is the same in all fits; a full run says it itself.
+    # The preparation of counts is the same in all fits, and a full run has its own note on it.
     prepared = preparation_notes(fits.selection)
     noted = [[note for note in outcome["notes"] if note not in prepared] for outcome in outcomes]
     noted = [notes for notes in noted if notes]
@@ -438,9 +459,10 @@ def _consensus(
 
 
 def _number(number: Auto, stability: Stability, of_fits: list[int]) -> dict[str, Any]:
-    """Return how many features fits choose, as `Curves` has it.
+    """Return the number of features that the fits choose, as the field ``number`` of `Curves`.
 
-    It is read off the curve of the stability, or the median of the numbers that fits chose.
+    It is chosen from the curve of the stability, or it is the median of the numbers chosen by the
+    fits (``of_fits``, 0 for a fit whose curve has no plateau).
     """
     largest, chosen = stability.n_selected, [m for m in of_fits if m]
     if is_by_fits(number):

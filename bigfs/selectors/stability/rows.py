@@ -1,4 +1,4 @@
-"""Samples of rows, in pairs without a common row, brought into scratch by one pass over X."""
+"""Samples of rows, in pairs without common rows, stored in scratch by one pass over X."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Rows in a run. Rows are dealt out run by run: samples do not depend on the blocks.
+# Number of rows in a run. Rows are dealt run by run, so that samples do not depend on the blocks.
 _RUN_ROWS = 2**14
 _PARTS = ("data", "indices", "indptr")
 
@@ -30,8 +30,9 @@ _PARTS = ("data", "indices", "indptr")
 class Draw:
     """Rows of each sample: simple random samples without replacement.
 
-    Rows are dealt out like cards: the samples of as many pairs as there are rows for share none,
-    then all rows are shuffled again. Sample 2i and 2i + 1 are a pair.
+    Rows are dealt like cards. The samples of one deal share no rows; a deal has as many pairs as
+    there are rows for. Then all rows are shuffled again for the next deal. Samples 2i and 2i + 1
+    are a pair.
     """
 
     n_samples: int
@@ -41,26 +42,31 @@ class Draw:
 
     @property
     def pairs_per_deal(self) -> int:
-        """Pairs that share no row."""
+        """Number of pairs of one deal, which share no rows."""
         return min(self.n_pairs, self.n_samples // (2 * self.sample_size))
 
     @property
     def n_deals(self) -> int:
-        """The number of shuffles of all rows."""
+        """Number of deals, each after a shuffle of all rows."""
         return -(-self.n_pairs // self.pairs_per_deal)
 
     @property
     def n_drawn(self) -> int:
-        """The most rows that are in any sample."""
+        """Upper bound of the number of rows that are in any sample."""
         return min(self.n_samples, 2 * self.n_pairs * self.sample_size)
 
     @property
     def shared_rows(self) -> float:
-        """The share of the rows that a pair takes; 0 if no row is in two pairs."""
+        """Share of the rows that are in a pair; 0 if no row is in two pairs."""
         return 2 * self.sample_size / self.n_samples if self.n_deals > 1 else 0.0
 
     def counts(self) -> np.ndarray:
-        """Return how many rows of each run each sample has, (n_runs, 2 * n_pairs), int32."""
+        """Return the number of rows of each run in each sample.
+
+        Returns
+        -------
+        counts : ndarray of shape (n_runs, 2 * n_pairs), int32
+        """
         n_runs = -(-self.n_samples // _RUN_ROWS)
         counts = np.zeros((n_runs, 2 * self.n_pairs), dtype=np.int32)
         for deal in range(self.n_deals):
@@ -76,14 +82,29 @@ class Draw:
         return counts
 
     def _fits_of(self, deal: int) -> range:
-        """Return the samples of a deal."""
+        """Return the numbers of the samples of a deal."""
         each = 2 * self.pairs_per_deal
         return range(deal * each, min((deal + 1) * each, 2 * self.n_pairs))
 
     def rows_of(
         self, start: int, stop: int, counts: np.ndarray, fits: Sequence[int]
     ) -> dict[int, np.ndarray]:
-        """Return the rows from ``start`` to ``stop`` that each of some samples has, ascending."""
+        """Return the rows from ``start`` to ``stop`` that are in each of the given samples.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row and one past the last row.
+        counts : ndarray of shape (n_runs, 2 * n_pairs)
+            As returned by `counts`.
+        fits : sequence of int
+            Numbers of the samples.
+
+        Returns
+        -------
+        rows : dict of int to ndarray of int
+            Row indices of each sample, ascending.
+        """
         parts: dict[int, list[np.ndarray]] = {fit: [] for fit in fits}
         for run in range(start // _RUN_ROWS, -(-stop // _RUN_ROWS)):
             first = run * _RUN_ROWS
@@ -104,21 +125,21 @@ class Draw:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows of samples in scratch: a file for each block, each row once."""
+    """The rows of samples in scratch: one file for each block, with each row once."""
 
     folder: str
     n_blocks: int
     sample_size: int
     n_features: int
     dtype: str
-    sparse: bool  # whether rows are kept, and handed out, in CSR form
+    sparse: bool  # True if rows are stored and returned in CSR form
 
     def file(self, block: int) -> Location:
-        """Return where the rows of a block are."""
+        """Return the file with the drawn rows of a block."""
         return as_location(self.folder) / f"rows-{block}.npz"
 
     def sample(self, fit: int) -> tuple[Any, np.ndarray]:
-        """Return the rows of a sample, in the order of X, and their numbers.
+        """Return the rows of a sample, in the order of X, and their indices.
 
         Returns
         -------
@@ -147,15 +168,16 @@ class DrawnRows:
 
 
 def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scratch) -> DrawnRows:
-    """Bring the rows of some samples into scratch, as they are stored: one pass.
+    """Copy the rows of the given samples to scratch, without preprocessing, in one pass.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     draw : Draw
     fits : sequence of int
-        The samples that are wanted.
+        Numbers of the samples.
     scratch : Scratch
+        Folder that the rows are stored in.
     """
     counts = scratch.put("counts", draw.counts())
     drawn = DrawnRows(
@@ -166,7 +188,7 @@ def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scrat
         blocks.dtype.name,
         blocks.sparse,
     )
-    # Every fit prepares its rows itself: by their own means, where there are means.
+    # Every fit preprocesses its own rows, for example with their own means.
     reader = replace(blocks.start_pass(), transform=Transform())
     items = list(enumerate(blocks.bounds))
     run_tasks(
@@ -184,7 +206,7 @@ def _draw_task(
     fits: tuple[int, ...],
     drawn: DrawnRows,
 ) -> None:
-    """Write the rows of one block that any sample has, and where each sample's are among them."""
+    """Write the rows of one block that are in any sample, and the positions of each sample's."""
     block, (start, stop) = item
     wanted = draw.rows_of(start, stop, counts.load(), fits)
     used = np.zeros(stop - start, dtype=bool)

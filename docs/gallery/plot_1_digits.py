@@ -1,8 +1,8 @@
 """
-Which pixels of the digits
-==========================
+Selecting pixels of the digits
+==============================
 
-Twenty of 64 pixels, chosen without labels, and where they are in the image.
+This example selects 20 of 64 pixels without labels and shows where they are in the image.
 """
 
 from sklearn.datasets import load_digits
@@ -14,9 +14,9 @@ selector = bigfs.MCFS(20, n_clusters=10).fit(X)
 print(selector.to_frame().head())
 
 # %%
-# The best pixels are the darkest.
+# The darkest pixels are the best.
 ax = bigfs.plot(selector).mask((8, 8))
 
 # %%
-# Rows by two principal components of the selected pixels.
+# The rows, plotted by the first two principal components of the selected pixels.
 ax = bigfs.plot(selector, X).map(labels=load_digits().target)

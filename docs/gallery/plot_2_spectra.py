@@ -1,9 +1,9 @@
 """
-Bands of spectra, and of a cube
-===============================
+Selecting bands of spectra and of a cube
+========================================
 
-Mixtures of five smooth curves at 200 wavelengths. Neighboring bands say the same, so ``redundancy``
-passes over those that are alike.
+The data are mixtures of five smooth curves at 200 wavelengths. Neighboring bands carry the same
+information, so ``redundancy`` is used to skip bands that are too similar to a better one.
 """
 
 import numpy as np
@@ -23,11 +23,13 @@ selector = bigfs.MCFS(8, n_clusters=5, redundancy=0.95).fit(spectra)
 print(selector.get_feature_names_out())
 
 # %%
-# Scores along the axis, which is in the names of the columns; in gray the mean spectrum.
+# The scores along the wavelength axis, which is given by the column names. The mean spectrum is
+# shown in gray.
 ax = bigfs.plot(selector, spectra).spectrum(wavelengths, unit="nm")
 
 # %%
-# The same rows as a cube of (y, x, band): ``features`` names the dimension of the features.
+# The same rows as a cube with dimensions (y, x, band). ``features`` names the dimension of the
+# features.
 cube = xr.DataArray(X.reshape(20, 30, 200), dims=("y", "x", "band"))
 of_cube = bigfs.MCFS(8, n_clusters=5, redundancy=0.95)
 of_cube.fit(bigfs.open_matrix(cube, features="band"))

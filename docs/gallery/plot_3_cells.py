@@ -1,9 +1,9 @@
 """
-Genes of cells
-==============
+Selecting genes of single cells
+===============================
 
-Counts of 500 cells with three types. ``highly_variable`` is the method to begin with for raw
-counts; `bigfs.select` writes its answer into ``adata.var``, as scanpy's functions do.
+The data are counts of 500 cells of three types. ``highly_variable`` is the method to start with for
+raw counts. `bigfs.select` writes the result into ``adata.var``, as scanpy's functions do.
 """
 
 import anndata

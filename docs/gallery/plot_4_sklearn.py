@@ -1,9 +1,10 @@
 """
-A scikit-learn pipeline, with a grid over the number of features
-================================================================
+Tuning the number of features in a scikit-learn pipeline
+========================================================
 
-Selectors are transformers: they stand in pipelines, and their settings in grids. One fit answers
-every number of features (``support``), and a grid tries them behind a classifier.
+Selectors are transformers: they can be steps of pipelines, and their settings can be tuned by a
+grid search. A single fit gives the selection for every number of features (``support``); here a
+grid search tries several numbers in front of a classifier.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-On a Dask cluster
-=================
+Running on a Dask cluster
+=========================
 
-The client in scope is used as it is. The same data, settings and seed give the same bits on any
-number of workers, and on threads.
+bigfs uses the Dask client in scope. The same data, settings and seed give bit-identical results on
+any number of workers, and on threads.
 """
 
 import tempfile

@@ -2,8 +2,9 @@
 Larger than memory
 ==================
 
-Data in a store are read by blocks; ``bigfs plan`` says what a run takes before it begins. This one
-has 20,000 rows; the same commands take ten million, with a peak of some 100 MiB more.
+Data in a store are read in blocks, and ``bigfs plan`` estimates what a run needs before it starts.
+This example has 20,000 rows; the same commands work for ten million rows, with a peak memory that
+is about 100 MiB higher.
 """
 
 import json
@@ -23,7 +24,7 @@ store = zarr.create_array(f"{folder}/X.zarr", shape=(20_000, 40), chunks=(5_000,
 centers = 3 * rng.normal(size=(6, 10))
 for start in range(0, 20_000, 5_000):
     rows = rng.normal(size=(5_000, 40))
-    rows[:, :10] += centers[rng.integers(6, size=5_000)]  # ten features tell six groups apart
+    rows[:, :10] += centers[rng.integers(6, size=5_000)]  # ten features separate six groups
     store[start : start + 5_000] = rows
 
 settings = {
@@ -40,5 +41,5 @@ result = bigfs.run(settings)
 print(sorted(result.selected.tolist()))
 
 # %%
-# What more and fewer features would do.
+# The effect of selecting more or fewer features.
 ax = result.plot.curves()

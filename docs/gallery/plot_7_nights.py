@@ -1,9 +1,9 @@
 """
-A series, every night
-=====================
+Updating a nightly run
+======================
 
-A store gains rows at its end; ``update: auto`` updates the run of the night before and does only
-what the new rows ask for. ``bigfs diff`` says what changed.
+Rows are appended to a store every night. ``update: auto`` updates the run of the night before and
+does only the work that the new rows require. ``bigfs diff`` shows what changed.
 """
 
 import subprocess

@@ -2,7 +2,8 @@
 Comparing methods
 =================
 
-Several methods on one graph, in one table: each beside all features and beside chance.
+This example evaluates several methods on one graph and prints one table. It also includes all
+features and random selections (chance).
 """
 
 import tempfile

@@ -432,3 +432,11 @@ def test_classes_that_differ_by_a_leading_zero_stay_apart(tmp_path: Path) -> Non
     assert source.read_column("padded").tolist() == [0, 1] * 3
     (tmp_path / "X.csv").write_text("a,y\n0,1\n1,1.0\n2,007\n")
     assert load_labels(f"{tmp_path / 'X.csv'}::y").tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_rows_are_estimated_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "X.csv"
+    path.write_text("a,b\n" + "10,20\n" * 1000, encoding=encoding)
+    estimated = open_matrix(path, csv={"encoding": encoding}).estimated_samples
+    assert abs(estimated - 1000) < 20

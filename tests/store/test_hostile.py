@@ -296,6 +296,19 @@ def test_what_a_packed_chunk_gives_is_counted_without_holding_it() -> None:
         assert not _unpacks_beyond(packed, name, 2**22)
 
 
+@pytest.mark.parametrize("name", ["gzip", "bz2", "lzma", "zstd"])
+def test_a_second_stream_in_a_chunk_is_refused(tmp_path: Path, name: str) -> None:
+    array = zarr.create_array(
+        tmp_path / "X.zarr", shape=(10, 3), dtype="f8", chunks=(5, 3), zarr_format=2,
+        compressors=_codec(name),
+    )  # fmt: skip
+    array[:] = 1.0
+    chunk, bomb = tmp_path / "X.zarr" / "0.0", np.zeros(20 * 2**20, np.uint8)
+    chunk.write_bytes(chunk.read_bytes() + bytes(_codec(name).encode(bomb)))
+    with pytest.raises(InputError, match=r"0\.0 holds more than the 1 MiB that a chunk can"):
+        open_matrix(tmp_path / "X.zarr").read(0, 10)
+
+
 def test_chunks_are_read_in_groups_and_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,13 +77,26 @@ def test_a_file_is_whole_or_not_there(place: Location) -> None:
             file.write(b"half")
             raise ZeroDivisionError
     assert not (place / "other").exists()
-    if isinstance(place, ObjectPath):
-        assert list(files_below(place)) == ["new"]
+    assert list(files_below(place)) == ["new"]
     write_atomic(place / "new", "old")
     with pytest.raises(ZeroDivisionError), replaced_file(place / "new") as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert (place / "new").read_text() == "old"
+    assert list(files_below(place)) == ["new"]
+
+
+def test_a_response_after_a_damaged_one_is_judged_by_itself() -> None:
+    answers = [buckets.DamagedError("a byte"), FileNotFoundError("gone"), None]
+
+    def action() -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    with pytest.raises(FileNotFoundError):
+        buckets.again(ObjectPath("s3", "lab", "x"), "read", action)
+    assert answers == [None]
 
 
 def test_large_files_are_sent_in_parts_and_read_by_ranges(place: Location) -> None:

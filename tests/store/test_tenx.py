@@ -187,3 +187,20 @@ def test_files_that_are_cut_off_or_missing(tmp_path: Path) -> None:
         del file["matrix/features"]
     with pytest.raises(InputError, match="matrix has no names of features"):
         open_matrix(h5)
+
+
+def test_settings_that_a_file_does_not_have_are_refused(tmp_path: Path) -> None:
+    import h5py
+
+    path = tmp_path / "cells.loom"
+    with h5py.File(path, "w") as file:
+        file["matrix"] = np.arange(12.0).reshape(4, 3)
+        file["row_attrs/Gene"] = [f"g{i}" for i in range(4)]
+        file["col_attrs/CellID"] = [f"c{i}" for i in range(3)]
+    assert open_matrix(path).n_samples == 3
+    with pytest.raises(InputError, match="variable must be None"):
+        open_matrix(path, variable="other")
+    with pytest.raises(InputError, match="has no feature_types"):
+        open_matrix(path, feature_types=["Gene Expression"])
+    with pytest.raises(InputError, match="no layer 'spliced'. It has no layers"):
+        open_matrix(path, layer="spliced")

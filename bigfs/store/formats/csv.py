@@ -127,13 +127,17 @@ class TextTable(Table):
     def estimated_rows(self) -> int | None:
         """Return the estimated number of rows, or None for a compressed or empty file.
 
-        The estimate is the file size divided by the mean line length of the first piece.
+        The estimate is the file size divided by the mean line length of the first piece, which is
+        read as UTF-8: a file in UTF-16 has twice as many bytes.
         """
         if self._path.name.lower().endswith(tuple(PACKED)):
             return None
         _, piece = next(self._pieces(), (1, b""))
         count = piece.count(b"\n") + (not piece.endswith(b"\n"))
-        return max(2, round(self._path.stat().st_size * count / len(piece))) if piece else None
+        if not piece:
+            return None
+        width = len("ab".encode(self._dialect.encoding)) - len("a".encode(self._dialect.encoding))
+        return max(2, round(self._path.stat().st_size / width * count / len(piece)))
 
     def content_of(self, column: str) -> str:
         """Return a description of the first text in a column, with its line."""

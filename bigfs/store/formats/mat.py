@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -234,7 +235,7 @@ def _load_dense(
     The data may decompress to more than the header announces.
     """
     uri = f"{path}::{name}"
-    size = int(np.prod(shape)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     with _open_element(path, position) as element:
         if element is not None:
             element.check_size(size + _PIECE_BYTES, uri)

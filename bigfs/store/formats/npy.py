@@ -99,7 +99,7 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
             f"{uri} holds pickled Python objects, which bigfs does not load. Save plain numbers."
         )
     # A single column or row is the same bytes in both orders.
-    by_columns = bool(fortran) and len(shape) > 1 and np.prod(shape) > max(shape)
+    by_columns = bool(fortran) and len(shape) > 1 and math.prod(shape) > max(shape)
     return tuple(int(size) for size in shape), by_columns, dtype
 
 

@@ -20,7 +20,7 @@ from bigfs.store.formats import hdf5
 from bigfs.store.formats.cube import CubeSource, open_transposed
 from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts, all_texts, check_length
 from bigfs.store.location import Location
-from bigfs.store.source import Source, check_names, listed, no_column
+from bigfs.store.source import Source, check_names, check_no_variable, listed, no_column
 from bigfs.store.values import check_vector, decoding
 
 logger = logging.getLogger("bigfs")
@@ -49,9 +49,13 @@ def open_file(
     """
     uri = str(path)
     with hdf5.open_h5(path) as file, decoding(uri):
-        if hdf5.find(file, "row_attrs", uri) is not None:
-            return _open_loom(file, path, layer)
+        is_loom = hdf5.find(file, "row_attrs", uri) is not None
         genomes = hdf5.genomes_of(file)
+        if feature_types is not None and (is_loom or variable not in (None, *genomes)):
+            raise InputError(f"{uri} has no types of features. Leave out input.feature_types.")
+        if is_loom:
+            check_no_variable(path, variable)
+            return _open_loom(file, path, layer)
         if variable is not None and variable not in genomes:
             return hdf5.open_array(path, variable)
         if variable is None and len(genomes) > 1:
@@ -79,7 +83,9 @@ def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
     uri = str(path)
     name = "matrix" if layer is None else f"layers/{layer}"
     if hdf5.find(file, name, uri) is None:
-        raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(file['layers']))}.")
+        layers = hdf5.find(file, "layers", uri)
+        known = "no layers" if layers is None else listed(sorted(layers))
+        raise InputError(f"{uri} has no layer {layer!r}. It has {known}.")
     matrix = partial(hdf5.open_member, str(path.absolute()), name)
     source = DenseAsSparse(uri, partial(open_transposed, matrix), None, None)
     source.grid = None

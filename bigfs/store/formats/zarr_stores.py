@@ -11,6 +11,7 @@ import lzma
 import math
 import os
 import stat
+import sys
 import zipfile
 import zlib
 from asyncio import to_thread
@@ -388,9 +389,14 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
 
 
 def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
-    """Return True if a decompressor yields more than ``most`` bytes, which are not kept."""
+    """Return True if a decompressor yields more than ``most`` bytes, which are not kept.
+
+    Also True if data follow the end of the stream: decoders take them for another stream.
+    """
     count = 0
     for start in range(0, len(packed), _PIECE_BYTES):
+        if unpack.eof:
+            return True
         piece: Any = packed[start : start + _PIECE_BYTES]
         while not unpack.eof:
             unpacked = unpack.decompress(piece, _PIECE_BYTES)
@@ -400,20 +406,21 @@ def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
             piece = getattr(unpack, "unconsumed_tail", b"")
             if not unpacked or (not piece and len(unpacked) < _PIECE_BYTES):
                 break
-    return False
+    return bool(unpack.eof and unpack.unused_data)
 
 
 def _zstd_bytes(packed: memoryview) -> int:
     """Return the decompressed size in the header of a Zstandard frame.
 
-    If the header does not state it, an upper bound is returned, computed from the blocks.
+    If the header does not state it, an upper bound is returned, computed from the blocks. If another
+    frame follows, which a decoder would decompress too, there is no bound.
     """
     descriptor = packed[4]
     single = bool(descriptor & 0x20)
     at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
     width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
-    if width:
-        return int.from_bytes(packed[at : at + width], "little") + (256 if width == 2 else 0)
+    stated = int.from_bytes(packed[at : at + width], "little") + (256 if width == 2 else 0)
+    at += width
     size, last = 0, False
     while not last:
         block = int.from_bytes(packed[at : at + 3], "little")
@@ -422,7 +429,9 @@ def _zstd_bytes(packed: memoryview) -> int:
             break  # damaged, which the decoder reports
         size += count if kind < 2 else _ZSTD_BLOCK
         at += 3 + (1 if kind == 1 else count)
-    return size
+    if last and at + (4 if descriptor & 4 else 0) < len(packed):  # 4 bytes of a checksum
+        return sys.maxsize
+    return stated if width else size
 
 
 def chunk_grid(array: Any) -> tuple[int, ...]:

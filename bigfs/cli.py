@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""The command line: parse arguments, call the library, print results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the resul
 
 
 def _choice(*names: str, of: tuple[str, ...], text: str, **more: Any) -> Any:
-    """Return an option that takes one of some words; the first is its default."""
+    """Return an option that accepts one of the words ``of``; the first is its default."""
     kind = click.Choice(of)
     return click.option(*names, type=kind, default=of[0], show_default=True, help=text, **more)
 
@@ -68,17 +68,17 @@ _log_format = _choice(
 
 
 def _count(name: str, default: int, text: str) -> Any:
-    """Return an option that takes a number from 1 on."""
+    """Return an option that accepts an integer of at least 1."""
     at_least_one = click.IntRange(min=1)
     return click.option(name, type=at_least_one, default=default, show_default=True, help=text)
 
 
-# Settings that are texts even where they look like numbers.
+# Settings that are texts even if they look like numbers.
 _TEXTS = ("variable", "layer", "index", "labels")
 
 
 def settings_of_input(*names: str) -> Callable[[Any], Any]:
-    """Add an option to a command for each of some settings of the input, as they are declared."""
+    """Return a decorator that adds an option for each of the given settings of the input."""
 
     def add(command: Any) -> Any:
         for name in reversed(names):
@@ -98,7 +98,7 @@ def settings_of_input(*names: str) -> Callable[[Any], Any]:
 
 
 def read_input(uri: str, settings: dict[str, str | None]) -> InputConfig:
-    """Return the settings of an input that options give; values are read as in --set."""
+    """Return the settings of an input from options, whose values are parsed as in --set."""
     given = {
         name: text if name in _TEXTS else read_yaml(text, f"--{name}")
         for name, text in settings.items()
@@ -509,7 +509,7 @@ def schema(kind: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with the code that says how it ended.
+    """Run the command line and exit with the exit code of the command.
 
     Parameters
     ----------
@@ -523,7 +523,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def program() -> None:
-    """Run the command line as a program of its own: an interrupt ends it at once."""
+    """Run the command line as the main program, where an interrupt ends the process at once."""
     as_program(main)
 
 

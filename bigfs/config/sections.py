@@ -1,4 +1,4 @@
-"""The settings of a pipeline, section by section: names, types, bounds, defaults, meanings."""
+"""The settings of a pipeline by section: names, types, bounds, defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from bigfs.core.errors import check_rows
 from bigfs.core.paths import as_text, check_address, column_of, within
 from bigfs.core.text import quoted
 
-# Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
+# The settings of an input that `bigfs.open_matrix` accepts; commands have an option for each.
 OPENING = (
     "variable", "layer", "feature_types", "header", "csv", "columns", "index", "labels",
     "features", "no_data", "transpose", "rows", "booleans", "dates", "categories",
@@ -48,7 +48,7 @@ OPENING = (
 
 
 def _as_uri(value: Any) -> Any:
-    """Return a list of sources as one text."""
+    """Return a list of sources as one text; other values are unchanged."""
     is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
     return as_text(value) if is_list and value else value
 
@@ -70,7 +70,7 @@ Missing = Annotated[
 
 
 class MissingConfig(Section):
-    """Policy for missing values, where there is no input section."""
+    """Policy for missing values, for models without an input section."""
 
     missing: Missing = "error"
 
@@ -277,17 +277,18 @@ class GraphConfig(Section):
     recall_target: Fraction | None = None
     if_missed: Literal["error", "warn"] = "error"
 
-    # What `representation` names in an AnnData in memory, opened, and a key of its content.
+    # The array or graph of an in-memory AnnData that `representation` names, opened, and a key of
+    # its content.
     _member: tuple[Any, str] | None = PrivateAttr(None)
 
     @property
     def of_annotated(self) -> bool:
-        """True for an array or a graph of an AnnData."""
+        """True if the representation is an array or a graph of an AnnData."""
         return self.representation.rpartition("::")[2].startswith(("obsm/", "obsp/"))
 
     @property
     def is_finished(self) -> bool:
-        """True for a graph of ``obsp``, which is not searched."""
+        """True if the representation is a graph of ``obsp``, so that no search is needed."""
         return self.of_annotated and "obsp/" in self.representation
 
     @model_validator(mode="after")
@@ -396,7 +397,7 @@ class Auto(Section):
 
 
 def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-    """Accept a whole number, ``auto``, or a section that says how it is chosen."""
+    """Return an integer, or an `Auto` for ``auto`` or a section; raise ValueError otherwise."""
     if isinstance(value, Auto):
         return value
     if value == "auto":
@@ -415,7 +416,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
     return number(value)
 
 
-# A number, or `Auto`; type checkers see the number that it is when a method reads it.
+# A number or `Auto`; typed as the number, which it is by the time a method reads it.
 NumberOfFeatures = Annotated[
     PositiveInt,
     WrapValidator(_number_or_auto),
@@ -457,18 +458,18 @@ class EvaluateConfig(Section):
 
 
 def column_in(uri: Any, source: InputConfig) -> str | None:
-    """Return COLUMN if ``FILE::COLUMN`` names a column, or an array, of the input."""
+    """Return COLUMN if ``FILE::COLUMN`` names a column or array of the input; otherwise None."""
     file, name = column_of(uri) if isinstance(uri, str) else ("", "")
     return name or None if os.path.normpath(file) == os.path.normpath(source.uri) else None
 
 
 def link_labels(config: Any) -> None:
-    """Fill in the labels of an evaluation from those of the input, and the other way round.
+    """Fill in the labels of the evaluation from those of the input, or vice versa.
 
     Raises
     ------
     ValueError
-        If an evaluation has none.
+        If there is an evaluation without labels.
     """
     source, evaluate = config.input, config.evaluate
     if source.labels is not None:
@@ -500,13 +501,13 @@ Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]
 
 
 def _as_walltime(value: str) -> str:
-    """Return a time limit as Slurm reads it."""
+    """Return a time limit unchanged; raise ValueError unless it has Slurm's format."""
     if re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value) is None:
         raise ValueError(f"a time limit is [days-]hours:minutes:seconds. Got '{value}'")
     return value
 
 
-# Settings of a cluster that only some kinds have.
+# Settings of a cluster that apply only to the listed kinds.
 _KINDS: dict[str, tuple[str, ...]] = {
     "address": ("remote",),
     "n_workers": ("local", "slurm"),

@@ -230,9 +230,9 @@ class CompareConfig(Section):
     Attributes
     ----------
     chance
-        A row of random selections; all others say if they are better.
+        Add a row of random selections; all others say whether they are better.
     n_draws
-        Random selections of each number of features.
+        Random selections for each number of features.
     """
 
     chance: bool = True
@@ -256,9 +256,9 @@ class Comparison(Methods):
         How the selections are judged by known labels. null: by their redundancy and the
         variance of all features that they explain.
     compare
-        What every method is held against: chance.
+        What every method is compared with: chance.
     stability
-        Say of every selection how sure it is, by fits on samples. null: do not.
+        Measure the stability of every selection, by fits on samples. null: do not.
     blocks
         The pieces the data is read in.
     """

@@ -88,7 +88,7 @@ class CsvConfig(Section):
     comment
         Character that begins a comment, to the end of the line.
     na_values
-        More cells that stand for a missing value, such as ? or -9999.
+        Additional cells that represent a missing value, such as ? or -9999.
     encoding
         Encoding of the texts, such as latin-1.
     skip_rows
@@ -161,17 +161,17 @@ class InputConfig(Section):
         Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
         ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.
     columns
-        Features: names, globs, or ranges where names are numbers, and behind ! those to
-        leave out, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null: all, of
-        a table all other columns.
+        Features: names, globs, or ranges if names are numbers; those to leave out are
+        prefixed with !, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null:
+        all; for a table, all other columns.
     features
-        Of an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
-        number of the one of the features, or several such as [1, 2], which are taken in the
-        order of the array; the others become rows. null: the last of two.
+        For an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
+        number of the dimension of the features, or several such as [1, 2], which are
+        combined in the order of the array; the others become rows. null: the last of two.
     no_data
-        A value of such an array that stands for a missing one.
+        A value of such an array that represents a missing one.
     transpose
-        Whether the table or matrix lies on its side, such as genes by cells: its columns
+        Whether the table or matrix is transposed, such as genes by cells: its columns
         (or those that input.columns names) are then the rows, and index has the names of the
         features.
     rows
@@ -257,12 +257,12 @@ class GraphConfig(Section):
     eps
         Where data are searched in parts: a sample also goes to parts whose center is within
         1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that makes more
-        than 1.4 copies of a row, or what recall_target asks for.
+        than 1.4 copies of a row, or what recall_target requires.
     recall_target
         Share of the true neighbors to find, such as 0.99: the search is widened until the
         estimate's lower bound reaches it. null: the share is only measured.
     if_missed
-        What to do where recall_target cannot be reached.
+        What to do if recall_target cannot be reached.
     """
 
     n_neighbors: PositiveInt = 5
@@ -444,7 +444,7 @@ class EvaluateConfig(Section):
     n_clusters
         Clusters k-means looks for. null: the number of classes.
     n_components
-        More than 100 features are judged by their first principal components, these many.
+        Number of first principal components by which more than 100 features are judged.
         null: by the features themselves.
     """
 
@@ -602,20 +602,20 @@ class ClusterConfig(Section):
 
 
 class UpdateConfig(Section):
-    """Limits within which a finished run of the series is updated instead of done again.
+    """Limits within which a finished run of the series is updated instead of repeated.
 
     Attributes
     ----------
     most_new
-        Largest share of rows that are new; above it, all is done again.
+        Largest share of rows that are new; above it, a full run is done.
     most_since_full
-        Largest share of rows that are new since all was done last.
+        Largest share of rows that are new since the last full run.
     most_in_a_row
-        Most updates in a row; then all is done again.
+        Most updates in a row, after which a full run is done.
     least_recall
-        Least recall of an updated graph; below it, it is built again.
+        Least recall of an updated graph; below it, the graph is built again.
     most_residual
-        Largest residual of an updated eigenvector; or spectral.tol, where that is larger.
+        Largest residual of an updated eigenvector; or spectral.tol, if that is larger.
         Eigenvalues are off by about its square, divided by the gap to the next.
     """
 
@@ -653,8 +653,8 @@ class OutputConfig(Section):
         A copy of the AnnData that was read, in the folder annotated.zarr of the run, with
         bigfs_rank, bigfs_score and bigfs_selected in its var.
     diff_below
-        Exit code 6 if less than this share of the selection is that of the former run of the
-        series ({date} in run). null: never.
+        Exit code 6 if the selection shares less than this with the former run of the series
+        ({date} in run), such as 0.8 of the larger one. null: never.
     metrics
         File that gets rows, seconds, memory, recall and the share of the former selection
         in the text format of Prometheus when a run ends. null: none.

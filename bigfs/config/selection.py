@@ -58,13 +58,13 @@ class Selection(Section):
         explained_eigenvectors | neighbors_kept | stability, share: 0.95, at_most: 200}
         names the curve. Not for counts of cells: give a number, such as 2000.
     redundancy
-        Pass over a feature whose absolute correlation with a better one that is kept is
-        above this, such as 0.95. null: none.
+        Skip a feature whose absolute correlation with a better one that is kept is above
+        this, such as 0.95. null: skip none.
     least_gap
-        Pass over a feature that is nearer than this to a better one that is kept, where
-        their names are numbers, such as wavelengths. null: none.
+        Skip a feature that is nearer than this to a better one that is kept; names must be
+        numbers, such as wavelengths. null: skip none.
     include
-        Features that are selected anyway, by names, globs or ranges as in input.columns;
+        Features that are always selected, by names, globs or ranges as in input.columns;
         the others fill up. They come first, with the best score; agreements of fits leave
         them out. null: none.
     graph
@@ -176,8 +176,8 @@ class _RunSection(Section):
     input
         The matrix to read.
     update
-        auto: where the input only grew at its end since the latest run of the series
-        ({date} in run), that one is updated, within limits. never, or null: all is done.
+        auto: if rows were only appended to the input since the latest run of the series
+        ({date} in run), that run is updated, within limits. never, or null: do a full run.
     """
 
     run: str = Field(min_length=1)
@@ -231,8 +231,8 @@ class Config(Selection, _RunSection):
         Select the features that the fits of stability agree on, without a graph of all
         rows.
     curves
-        Curves over the number of features, and the reason why each is in or out; at most
-        one more pass over the data. false: only if n_features_to_select is auto.
+        Curves over the number of features, and the reason why each is selected or left out;
+        at most one more pass over the data. false: only if n_features_to_select is auto.
     output
         What is written beside the result.
     report

@@ -301,7 +301,7 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
 def evaluate(result: str, quiet: bool, **options: Any) -> None:
     """Compare a selection with known labels.
 
-    RESULT is a run directory. The selected features are set beside all and beside random ones by
+    RESULT is a run directory. The selected features are compared with all and with random ones by
     the accuracy, mutual information and Rand index of k-means and the 1-nearest-neighbor error.
     More than 100 features are judged by their first 50 principal components.
 
@@ -377,9 +377,9 @@ def compare(
 @click.argument("run")
 @click.option("-o", "--output", metavar="FILE", help="A new file. Default: RUN/report.html.")
 def report(run: str, output: str | None) -> None:
-    """Write the report of a run or a comparison: one HTML file that needs no other.
+    """Write the report of a run or a comparison as one self-contained HTML file.
 
-    'bigfs run' writes it at its end, unless the pipeline says report: null.
+    'bigfs run' writes it at its end, unless the pipeline sets report: null.
 
     \b
     Examples:
@@ -408,16 +408,15 @@ def report(run: str, output: str | None) -> None:
 def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> None:
     """Write the selected columns of a run's data to DEST.
 
-    The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif of a
-    picture. Columns keep the order of the input, their names, and their type where the file says
-    it; where missing values were filled (input.missing), or a picture names a value that is no
-    data, all are floats (bigfs.to_grid puts them on a map). DEST is created when the export is
-    complete.
-    Of an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
-    (input.rows, drop_rows): then it has the selected columns alone. With --annotate it is a
-    copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and bigfs_selected
-    in its var, for mask_var="bigfs_selected" of scanpy's functions. With --overwrite it may be
-    the input itself, which is replaced in one step.
+    The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif for
+    an image. Columns keep the order of the input, their names, and their type if the file names
+    it; if missing values were filled (input.missing), or an image has a no-data value, all are
+    floats (bigfs.to_grid puts them on a map). DEST is created when the export is complete.
+    For an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
+    left out (input.rows, drop_rows): then it has the selected columns alone. With --annotate it
+    is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
+    bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With
+    --overwrite it may be the input itself, which is replaced in one step.
 
     \b
     Examples:
@@ -474,8 +473,8 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 def init(template: str, output: str | None, listed: bool) -> None:
     """Write a commented pipeline file to start from.
 
-    The schema that its first line names for editors is written beside it. A template is also found
-    by its name where a pipeline file is asked for: bigfs run quickstart.
+    The schema that its first line names for editors is written beside it. Commands also accept the
+    name of a template in place of a pipeline file: bigfs run quickstart.
 
     \b
     Examples:

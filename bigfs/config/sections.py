@@ -147,13 +147,13 @@ class InputConfig(Section):
         (sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix
         of the rows of all.
     variable
-        Array to read where a file holds several, or the modality of a .h5mu. null: X, or
+        Array to read if a file holds several, or the modality of a .h5mu. null: X, or
         the only one.
     layer
         Layer of an AnnData (.h5ad, .zarr) or of loom to read, or raw. null: its X.
     feature_types
         Of 10x counts: the types of features to read, such as "Antibody Capture". null:
-        genes, where there are several types.
+        genes, if there are several types.
     header
         Whether the first line of a .csv or .tsv names the columns. auto: text does, numbers
         are a sample; numbers that may be either are refused.
@@ -255,8 +255,8 @@ class GraphConfig(Section):
         features, the fewest that keep 85 of 100 neighbors in a sample, with workers of 1.5
         GiB or more, unless the run is updated; raw for all other data.
     eps
-        Where data are searched in parts: a sample also goes to parts whose center is within
-        1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that makes more
+        If data are searched in parts, a sample also goes to parts whose center is within
+        1 + eps times the distance to its nearest. null: 0.15, or 0.1 if that makes more
         than 1.4 copies of a row, or what recall_target requires.
     recall_target
         Share of the true neighbors to find, such as 0.99: the search is widened until the
@@ -341,7 +341,7 @@ class SpectralConfig(Section):
     Attributes
     ----------
     solver
-        Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it fits and
+        Eigensolver; chebyshev is the fastest for many rows. auto: eigsh if it fits and
         rows are few, chebyshev otherwise.
     tol
         How exact eigenvectors are: the residual accepted as a share of the eigenvalue, or
@@ -632,7 +632,7 @@ class ReportConfig(Section):
     Attributes
     ----------
     image_shape
-        Rows and columns, where features are the pixels of an image.
+        Rows and columns, if features are the pixels of an image.
     axis
         A number for each feature, such as its wavelength: text, or an array or a column,
         named as labels are (FILE.npy, scene.nc::wavelength).

@@ -79,7 +79,7 @@ class Step:
     requests: int = 0  # number of chunks and ranges that one repetition reads and writes
     times: int = 1  # upper bound of the number of repetitions
     by_client: bool = False  # True if the client does it itself, on results of the workers
-    before_kept: bool = False  # True if it precedes the data that processes keep between passes
+    before_kept: bool = False  # True if processes do not yet hold what they keep between passes
     # Estimated processor time of one repetition, with reading; a smaller value if ``times`` is far
     # above the usual number of repetitions.
     seconds: float = 0.0

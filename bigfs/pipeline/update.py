@@ -24,7 +24,7 @@ from bigfs.store.rundir import RunDirectory
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T")
-# Key of a manifest: the former run of the series, and the share of its selection that was kept.
+# Key of a manifest: the former run of the series, and the share of selected features in common.
 COMPARED = "compared"
 _SHOWN = 5
 
@@ -174,9 +174,9 @@ def _broken_base(directory: RunDirectory, error: Exception) -> str:
 
 
 def is_below(config: Config, manifest: dict[str, Any]) -> bool:
-    """Return True if the share of the former selection that was kept is below the threshold.
+    """Return True if the selections of this run and the former one share too few features.
 
-    The threshold is ``output.diff_below``.
+    That is, less than ``output.diff_below`` of the larger selection.
     """
     below = config.output.diff_below
     return below is not None and manifest.get(COMPARED, {}).get("share", 1.0) < below

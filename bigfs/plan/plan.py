@@ -190,7 +190,7 @@ class Plan:
         return [*lines, f"Fits {limits}."]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as JSON values."""
+        """Return the whole plan as JSON values."""
         shape, sizes = self.shape, ("n_samples", "n_features", "n_entries")
         figures = ("predicted_peak_bytes", "bytes_read", "scratch_bytes")
         return {

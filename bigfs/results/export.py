@@ -422,7 +422,7 @@ class Original:
 def original_of(
     uri: str, layer: str | None, n_samples: int, names: list[str] | None, has_missing: bool
 ) -> Original | None:
-    """Return the AnnData that a run read, if it is on a local disk and still has the same shape.
+    """Return the AnnData that a run read, if it is on a local disk with its rows and features.
 
     None otherwise, and if the result cannot be mapped to it (layer ``raw``, old file formats).
     """

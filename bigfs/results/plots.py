@@ -207,7 +207,7 @@ class Plots:
         ----------
         axis : array-like of shape (n_features,) or None, default=None
             The position of each feature. None: the names of the features, which must be numbers
-            other than their indices.
+            that do not merely count them.
         ax : Axes or None, default=None
         unit : str, default=""
             Unit of the axis, for its label. Default: that of the data, if they have one.

@@ -138,7 +138,7 @@ class Result:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the packages that computed the result, which may since have been updated."""
+        """Versions of the packages that computed the result; the manifest may have later ones."""
         return dict(self.stages["result"].get("versions", {}))
 
     @cached_property

@@ -1,8 +1,8 @@
 """Unsupervised feature selection on data larger than memory.
 
-The public names are imported when they are first used: ``import bigfs`` costs nothing and
-changes nothing. The selectors are those of the registry (`bigfs.selectors.registry`). Type checkers
-read the names in ``__init__.pyi``.
+Public names are imported lazily, so that ``import bigfs`` is fast and has no side effects. The
+selectors are those of the registry (`bigfs.selectors.registry`). Type checkers read the names from
+``__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first asked for (PEP 562)."""
+    """Import a public name from its module on first access (PEP 562)."""
     if name == "metrics":
         return importlib.import_module("bigfs.metrics")
     if name == "__all__":
@@ -53,6 +53,6 @@ def __dir__() -> list[str]:
 
 
 def _selectors() -> list[str]:
-    """Return the names of the registered methods' estimators."""
+    """Return the names of the estimators of all registered methods."""
     methods = importlib.import_module("bigfs.selectors.registry").METHODS
     return [method.estimator for method in methods.values()]

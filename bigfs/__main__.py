@@ -1,4 +1,4 @@
-"""Start of the command line, as ``bigfs`` and ``python -m bigfs``."""
+"""Entry point of the command line, for ``bigfs`` and ``python -m bigfs``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import FrameType
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    """End at once: until the command line is loaded, nothing has been done."""
+    """Exit at once, since nothing has been done before the command line is loaded."""
     os.write(2, b"bigfs: interrupted; nothing was begun\n")
     os._exit(130)
 
 
 def program() -> None:
-    """Run the command line; an interrupt while it loads ends it without a traceback."""
+    """Run the command line; an interrupt during imports ends it without a traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    # multiprocessing's tracker removes what an interrupted process held; it need not say so.
+    # multiprocessing's resource tracker cleans up after an interrupted process, without a warning.
     sys.warnoptions.append("ignore:resource_tracker")
     from bigfs import cli
 

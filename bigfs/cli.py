@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""The command line: parse arguments, call the library, print results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the resul
 
 
 def _choice(*names: str, of: tuple[str, ...], text: str, **more: Any) -> Any:
-    """Return an option that takes one of some words; the first is its default."""
+    """Return an option that accepts one of the words ``of``; the first is its default."""
     kind = click.Choice(of)
     return click.option(*names, type=kind, default=of[0], show_default=True, help=text, **more)
 
@@ -68,17 +68,17 @@ _log_format = _choice(
 
 
 def _count(name: str, default: int, text: str) -> Any:
-    """Return an option that takes a number from 1 on."""
+    """Return an option that accepts an integer of at least 1."""
     at_least_one = click.IntRange(min=1)
     return click.option(name, type=at_least_one, default=default, show_default=True, help=text)
 
 
-# Settings that are texts even where they look like numbers.
+# Settings that are texts even if they look like numbers.
 _TEXTS = ("variable", "layer", "index", "labels")
 
 
 def settings_of_input(*names: str) -> Callable[[Any], Any]:
-    """Add an option to a command for each of some settings of the input, as they are declared."""
+    """Return a decorator that adds an option for each of the given settings of the input."""
 
     def add(command: Any) -> Any:
         for name in reversed(names):
@@ -98,7 +98,7 @@ def settings_of_input(*names: str) -> Callable[[Any], Any]:
 
 
 def read_input(uri: str, settings: dict[str, str | None]) -> InputConfig:
-    """Return the settings of an input that options give; values are read as in --set."""
+    """Return the settings of an input from options, whose values are parsed as in --set."""
     given = {
         name: text if name in _TEXTS else read_yaml(text, f"--{name}")
         for name, text in settings.items()
@@ -301,7 +301,7 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
 def evaluate(result: str, quiet: bool, **options: Any) -> None:
     """Compare a selection with known labels.
 
-    RESULT is a run directory. The selected features are set beside all and beside random ones by
+    RESULT is a run directory. The selected features are compared with all and with random ones by
     the accuracy, mutual information and Rand index of k-means and the 1-nearest-neighbor error.
     More than 100 features are judged by their first 50 principal components.
 
@@ -377,9 +377,9 @@ def compare(
 @click.argument("run")
 @click.option("-o", "--output", metavar="FILE", help="A new file. Default: RUN/report.html.")
 def report(run: str, output: str | None) -> None:
-    """Write the report of a run or a comparison: one HTML file that needs no other.
+    """Write the report of a run or a comparison as one self-contained HTML file.
 
-    'bigfs run' writes it at its end, unless the pipeline says report: null.
+    'bigfs run' writes it at its end, unless the pipeline sets report: null.
 
     \b
     Examples:
@@ -408,16 +408,15 @@ def report(run: str, output: str | None) -> None:
 def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> None:
     """Write the selected columns of a run's data to DEST.
 
-    The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif of a
-    picture. Columns keep the order of the input, their names, and their type where the file says
-    it; where missing values were filled (input.missing), or a picture names a value that is no
-    data, all are floats (bigfs.to_grid puts them on a map). DEST is created when the export is
-    complete.
-    Of an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
-    (input.rows, drop_rows): then it has the selected columns alone. With --annotate it is a
-    copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and bigfs_selected
-    in its var, for mask_var="bigfs_selected" of scanpy's functions. With --overwrite it may be
-    the input itself, which is replaced in one step.
+    The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif for
+    an image. Columns keep the order of the input, their names, and their type if the file names
+    it; if missing values were filled (input.missing), or an image has a no-data value, all are
+    floats (bigfs.to_grid puts them on a map). DEST is created when the export is complete.
+    For an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
+    left out (input.rows, drop_rows): then it has the selected columns alone. With --annotate it
+    is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
+    bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With
+    --overwrite it may be the input itself, which is replaced in one step.
 
     \b
     Examples:
@@ -474,8 +473,8 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 def init(template: str, output: str | None, listed: bool) -> None:
     """Write a commented pipeline file to start from.
 
-    The schema that its first line names for editors is written beside it. A template is also found
-    by its name where a pipeline file is asked for: bigfs run quickstart.
+    The schema that its first line names for editors is written beside it. Commands also accept the
+    name of a template in place of a pipeline file: bigfs run quickstart.
 
     \b
     Examples:
@@ -509,7 +508,7 @@ def schema(kind: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with the code that says how it ended.
+    """Run the command line and exit with the exit code of the command.
 
     Parameters
     ----------
@@ -523,7 +522,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def program() -> None:
-    """Run the command line as a program of its own: an interrupt ends it at once."""
+    """Run the command line as the main program, where an interrupt ends the process at once."""
     as_program(main)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of clusterings and selections."""
+"""Metrics for clusterings and selections."""
 
 from bigfs.evaluate.metrics import (
     Overlap,

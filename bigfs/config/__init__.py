@@ -1,7 +1,7 @@
-"""Settings: the sections that all methods share, field types, and the messages of refusals.
+"""Settings: the sections that all methods share, field types, and error messages.
 
-One model tree stands behind the YAML file, ``--set a.b=c`` and Python keyword arguments. The
-sections of methods come from their registry (`bigfs.selectors.registry`).
+YAML files, ``--set a.b=c`` and Python keyword arguments are all validated by one tree of models.
+The sections of methods come from their registry (`bigfs.selectors.registry`).
 """
 
 from bigfs.config.comparison import Comparison, Entry, Methods

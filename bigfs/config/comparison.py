@@ -31,7 +31,7 @@ from bigfs.config.selection import (
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.text import quoted, shown
 
-# Names of the rows that a comparison adds to those of its methods.
+# Names of the rows that a comparison adds to the rows of its methods.
 ALL_FEATURES, CHANCE = "all features", "chance"
 
 
@@ -40,17 +40,17 @@ Sizes = Annotated[list[PositiveInt], BeforeValidator(as_list), Field(min_length=
 
 @dataclass(frozen=True)
 class Entry:
-    """One method with its settings."""
+    """One method of a comparison with its settings."""
 
-    name: str  # as the table shows it
-    config: Config  # what `bigfs run` would take
-    choice: dict[str, Any]  # the settings that a grid chose for it, by their dotted names
-    # It is to keep all features, whatever the numbers of features: for what it clusters.
+    name: str  # name in the table
+    config: Config  # configuration with which `bigfs run` would run it
+    choice: dict[str, Any]  # settings from a grid, by dotted names
+    # True to keep all features, for any requested number, so that its clusters are evaluated.
     everything: bool = False
 
     @property
     def point(self) -> str:
-        """The point of the grid in words, such as "alpha 1, beta 10"; empty without a grid."""
+        """The point of the grid as text, such as "alpha 1, beta 10"; empty without a grid."""
         values = {name.partition(".")[2]: value for name, value in self.choice.items()}
         return ", ".join(
             f"{name} {value:g}"
@@ -113,10 +113,10 @@ class Methods(Section):
         common: dict[str, Any] | None = None,
         above: dict[str, Any] | None = None,
     ) -> Iterator[Entry]:
-        """Yield a method's configurations: one, or one for each point of its grid.
+        """Yield the configurations of a method: one, or one for each point of its grid.
 
-        ``common`` are settings by their plain names, for methods that have them and do not give
-        them; ``above`` are settings by dotted names that replace those of the methods and grids.
+        ``common`` are defaults by plain names, which apply to methods that have such a setting and
+        do not set it. ``above`` are settings by dotted names that override methods and grids.
         """
         given = {"method": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("method"), str):
@@ -146,7 +146,7 @@ class Methods(Section):
             yield Entry(name, config, choice, keep == "all")
 
     def _is_of_grid(self, item: tuple[Any, Any]) -> bool:
-        """Say whether a key of a grid is SECTION.KEY and its value a list of values."""
+        """Return True if the key of a grid item is SECTION.KEY and its value a non-empty list."""
         name, values = item
         section, _, key = name.partition(".") if isinstance(name, str) else ("", "", "")
         known = section_models(self.pipeline.methods)
@@ -168,7 +168,7 @@ class Methods(Section):
     def _merged(
         self, method: str, given: dict[str, Any], choice: dict[str, Any], common: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Return the sections of a method: the common ones, its own above them, the grid's."""
+        """Return the sections of a method; later ones win: common, its own, then the grid's."""
         settings: dict[str, dict[str, Any]] = {}
         for section in SHARED_SECTIONS:
             shared = getattr(self, section)
@@ -189,7 +189,7 @@ class Methods(Section):
         return settings
 
     def _reads(self, method: str, section: str, parameters: dict[str, Any] | None = None) -> bool:
-        """Say whether a method, with these parameters, reads a section."""
+        """Return True if a method, with these parameters, reads a section."""
         declared = self.pipeline.methods.get(method)
         if declared is None or section == method:  # an unknown method is refused later
             return declared is not None
@@ -197,7 +197,7 @@ class Methods(Section):
             return section in declared.sections(
                 declared.parameters.model_validate(parameters or {})
             )
-        except ValidationError:  # refused where the whole configuration is checked
+        except ValidationError:  # refused when the whole configuration is validated
             return True
 
     def _config(
@@ -215,9 +215,9 @@ class Methods(Section):
         given = {name: getattr(self, name) for name in (*shared, "blocks") if hasattr(self, name)}
         given |= {"input": source, "method": method, "n_features_to_select": n_features, **settings}
         try:
-            # The table judges numbers of features, without curves.
+            # A comparison evaluates given numbers of features and needs no curves.
             config = self.pipeline.model_validate({"preprocess": "none", "curves": False, **given})
-            # The comparison judges by labels, each method does not.
+            # Evaluation by labels is done by the comparison, not by each method.
             return config.model_copy(update={"evaluate": None})
         except ValidationError as error:
             problems = " ".join(explained(self.pipeline, error)).rstrip(".")
@@ -230,9 +230,9 @@ class CompareConfig(Section):
     Attributes
     ----------
     chance
-        A row of random selections; all others say if they are better.
+        Add a row of random selections; all others say whether they are better.
     n_draws
-        Random selections of each number of features.
+        Random selections for each number of features.
     """
 
     chance: bool = True
@@ -256,15 +256,15 @@ class Comparison(Methods):
         How the selections are judged by known labels. null: by their redundancy and the
         variance of all features that they explain.
     compare
-        What every method is held against: chance.
+        What every method is compared with: chance.
     stability
-        Say of every selection how sure it is, by fits on samples. null: do not.
+        Measure the stability of every selection, by fits on samples. null: do not.
     blocks
         The pieces the data is read in.
     """
 
     input: sections.InputConfig
-    n_features_to_select: Annotated[  # also numbers that are chosen
+    n_features_to_select: Annotated[  # here `auto` is accepted as well
         list[sections.NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
     ]
     preprocess: Preprocess = "auto"
@@ -291,9 +291,9 @@ class Comparison(Methods):
         return self
 
     def entries(self, n_features: int | sections.Auto, *more: dict[str, Any]) -> list[Entry]:
-        """Return the methods, and ``more``, each as a configuration that keeps ``n_features``.
+        """Return the methods and ``more``, each with a configuration that keeps ``n_features``.
 
-        The points of a grid have names of their own, such as "ndfs (alpha 1)".
+        Each point of a grid is an entry with its own name, such as "ndfs (alpha 1)".
         """
         source, methods = self.input.model_dump(), (*self.methods, *more)
         expanded = [point for entry in methods for point in self._expand(entry, source, n_features)]
@@ -304,7 +304,7 @@ _Model = TypeVar("_Model", bound=Methods)
 
 
 def with_pipeline(model: type[_Model], pipeline: type[Config]) -> type[_Model]:
-    """Return a model whose methods are those of a pipeline model."""
+    """Return a model whose methods are configured by the given pipeline model."""
     bound = create_model(model.__name__, __base__=model, __doc__=model.__doc__)
     bound.pipeline = pipeline
     return bound

@@ -1,4 +1,4 @@
-"""Types of settings, and what all sections have in common."""
+"""Types of settings, and the base class of all sections."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from bigfs.core.units import format_bytes, parse_bytes
 
 
 def fresh_seed(random_state: Any) -> Any:
-    """Return a seed as it is, and a new one for None."""
+    """Return a seed unchanged, or a random one for None."""
     return secrets.randbits(31) if random_state is None else random_state
 
 
 def as_section(value: Any) -> Any:
-    """Accept null for a section with its defaults."""
+    """Return an empty section, which gets its defaults, for null; other values are unchanged."""
     return {} if value is None else value
 
 
 def as_list(value: Any) -> Any:
-    """Accept a single value for a list of one."""
+    """Return a list of one for a single value; lists and null are unchanged."""
     return value if isinstance(value, list) or value is None else [value]
 
 
 def _dump_bytes(size: int) -> int | str:
-    """Return a readable size where it means the same number of bytes."""
+    """Return a size as readable text if that is exact, otherwise as a number of bytes."""
     text = format_bytes(size).replace(",", "")
     return text if parse_bytes(text) == size else size
 
 
 def any_of(*schemas: dict[str, Any]) -> WithJsonSchema:
-    """Return what a type is in the schema of the files: one of several."""
+    """Return the JSON schema of a type that accepts any of several schemas."""
     return WithJsonSchema({"anyOf": [*schemas]})
 
 
 PositiveInt = Annotated[int, Field(ge=1)]
-# null is a fresh seed, which is recorded as if it had been given.
+# null is replaced by a random seed, which is recorded as if it had been given.
 Seed = Annotated[
     int,
     BeforeValidator(fresh_seed),
@@ -57,7 +57,7 @@ Seed = Annotated[
     any_of({"type": "integer", "minimum": 0}, {"type": "null"}),
 ]
 NonEmpty = Annotated[str, Field(min_length=1)]
-# A list with something in it, or a single value for a list of one.
+# A non-empty list, or a single value as a list of one.
 Names = Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)]
 Values = Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -78,7 +78,7 @@ MemoryLimit = Annotated[
 
 
 def count_or_auto(least: int = 1, most: int | None = None) -> Any:
-    """Return the type of a whole number within bounds, or ``auto``."""
+    """Return the type of a setting that is an integer within bounds, or ``auto``."""
     bounds = f"of at least {least}" if most is None else f"in [{least}, {most}]"
     integer = {"type": "integer", "minimum": least, **({} if most is None else {"maximum": most})}
 
@@ -94,7 +94,7 @@ CountOrAuto = count_or_auto()
 
 
 def _check_width(value: Any) -> float | str:
-    """Accept a positive number, or ``median``."""
+    """Return a positive number as a float, or ``median``; raise ValueError for other values."""
     if isinstance(value, str) and value == "median":
         return value
     if type(value) in (int, float) and 0 < value < float("inf"):
@@ -111,7 +111,7 @@ Width = Annotated[
 
 
 def _check_start(value: Any) -> Any:
-    """Accept a non-empty text, or an array-like."""
+    """Return a non-empty string or an array-like unchanged; raise ValueError for other values."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (list, tuple, LabelValues)) or hasattr(value, "__array__"):
@@ -120,7 +120,7 @@ def _check_start(value: Any) -> Any:
 
 
 def _check_labels(value: Any) -> Any:
-    """Accept null, and what a start may be; an array gets a name."""
+    """Return null or a valid start; an array is wrapped as `LabelValues` with a name."""
     if value is None or isinstance(_check_start(value), (str, LabelValues)):
         return value
     return LabelValues(f"{OBJECT}{type(value).__name__}", value)
@@ -128,16 +128,17 @@ def _check_labels(value: Any) -> Any:
 
 TEXT = {"type": "string", "minLength": 1}
 _NAMED = PlainSerializer(lambda value: value.name if isinstance(value, LabelValues) else value)
-# Where an iteration begins: the name of a start, where labels are, or (in Python) an array.
+# Initial values of an iteration: the name of a method, the URI of labels, or (in Python) an array.
 Start = Annotated[Any, PlainValidator(_check_start), _NAMED, WithJsonSchema(TEXT)]
-# Where labels are, or (in Python) an array of them.
+# URI of labels, or (in Python) an array of them.
 Labels = Annotated[Any, PlainValidator(_check_labels), _NAMED, any_of(TEXT, {"type": "null"})]
 
 
 class Section(BaseModel):
-    """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys.
+    """Base of all sections: strict (no ``true`` for 1, no "5" for 5), frozen, no unknown keys.
 
-    What users read about a setting is said in the docstring of its section, below "Attributes".
+    The descriptions that users see of the settings come from the docstring of their section, below
+    "Attributes".
     """
 
     model_config = ConfigDict(
@@ -146,12 +147,12 @@ class Section(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_default=True,
-        defer_build=True,  # when a model is first used, not at the start
+        defer_build=True,  # validators are built when a model is first used, not on import
     )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Take the descriptions of settings out of the docstring."""
+        """Move the descriptions of settings from the docstring to the fields."""
         summary, _, entries = cleandoc(cls.__doc__ or "").partition("\n\nAttributes\n----------\n")
         for name, text in re.findall(r"^(\w+)\n((?: +.+\n?)+)", entries, re.M):
             cls.model_fields[name].description = " ".join(text.split())
@@ -159,6 +160,6 @@ class Section(BaseModel):
 
 
 def fill(section: BaseModel, name: str, value: Any) -> None:
-    """Resolve a null; a section is frozen only once its validators are through."""
+    """Set a setting that is null, bypassing the freezing of its section (for validators)."""
     if getattr(section, name) is None:
         object.__setattr__(section, name, value)

@@ -1,7 +1,7 @@
-"""Settings from YAML files, ``--set`` and Python, checked against a model.
+"""Settings from YAML files, ``--set`` and Python, validated against a model.
 
-Unknown keys are refused with the nearest known one. Relative paths count from the current
-directory, as in a shell, not from the folder of the YAML file.
+Unknown keys are refused with a suggestion of the closest known one. Relative paths are relative to
+the current directory, as in a shell, not to the folder of the YAML file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_settings(source: Any, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the settings of a YAML file, or a copy of those of a dict, with overrides in place.
+    """Return the settings of a YAML file or a copy of a dict, with overrides applied.
 
     Parameters
     ----------
     source : str, Path or dict
     overrides : iterable of str, default=()
-        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+        ``"a.b=value"`` sets key b of section a; the value is parsed as YAML.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def read_settings(source: Any, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of settings from Python, with paths and NumPy's numbers as YAML has them."""
+    """Return a copy of settings from Python, with paths and NumPy scalars as plain values."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, os.PathLike):
@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_file(path: str | Path) -> dict[str, Any]:
-    """Return the settings of a file, or of the template of that name where there is no file."""
+    """Return the settings of a file, or of the template of that name if there is no such file."""
     try:
         file = Path(path) if os.path.lexists(path) else find_template(path) or Path(path)
         text = read_small(file)
@@ -91,7 +91,7 @@ def _read_file(path: str | Path) -> dict[str, Any]:
 
 
 def _override(settings: dict[str, Any], override: str) -> None:
-    """Put the value of ``a.b=value`` into the nested settings."""
+    """Set the value of ``a.b=value`` in the nested settings, in place."""
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys):
@@ -102,7 +102,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
     section = settings
     for depth, key in enumerate(keys[:-1], start=1):
         below = section.get(key)
-        if below is None or (isinstance(below, str) and below == "auto"):  # or an array
+        if below is None or (isinstance(below, str) and below == "auto"):  # it may be an array
             below = section[key] = {}
         if not isinstance(below, dict):
             raise ConfigError(
@@ -116,21 +116,21 @@ def _override(settings: dict[str, Any], override: str) -> None:
 def validated(
     model: type[_Model], settings: dict[str, Any], where: str, *, nested: bool = True
 ) -> _Model:
-    """Return the model of some settings.
+    """Return an instance of a model, validated from settings.
 
     Parameters
     ----------
     model : type of BaseModel
     settings : dict
     where : str
-        What the settings are of, for the message.
+        Origin of the settings, for the message.
     nested : bool, default=True
-        Whether messages name a setting with its section, as a YAML file does.
+        Whether messages name a setting with its section, as in a YAML file.
 
     Raises
     ------
     ConfigError
-        If they do not follow the schema; the message lists every problem, one a line.
+        If the settings do not follow the schema; the message lists all problems, one per line.
     """
     try:
         return model.model_validate(settings)
@@ -143,7 +143,7 @@ def validated(
 
 
 def dump_yaml(config: BaseModel) -> str:
-    """Return a resolved configuration or comparison as YAML that gives the same one when loaded."""
+    """Return a resolved configuration or comparison as YAML, from which it can be loaded again."""
     return write_yaml(config.model_dump(mode="json"))
 
 
@@ -154,52 +154,52 @@ def template_names() -> list[str]:
 
 
 def described_templates() -> list[str]:
-    """Return a line for each template: its name, and the first sentence of its comment."""
+    """Return one line per template: its name, and the first sentence of its leading comment."""
     names, folder = template_names(), _folder()
     lines = []
     for name in names:
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
         lines_of_text = [line for line in text.splitlines() if "$schema=" not in line]
         comment = " ".join(line.removeprefix("#").strip() for line in lines_of_text[:4])
-        # The dot of an initial ends no sentence.
+        # The dot after an initial does not end the sentence.
         sentence = re.split(r"(?<=[a-z0-9)])[.?](?:\s|$)", comment, maxsplit=1)[0]
         lines.append([name, sentence])
     return aligned(lines, "<<")
 
 
 def find_template(name: str | Path) -> Path | None:
-    """Return the file of a template, None if there is none of that name.
+    """Return the file of a template; None if there is no template of that name.
 
     Parameters
     ----------
     name : str or Path
-        Such as "mcfs"; "mcfs.yaml" and "pipelines/mcfs.yaml" name the same one.
+        Name such as "mcfs"; "mcfs.yaml" and "pipelines/mcfs.yaml" are equivalent.
     """
     plain = str(name).removeprefix("pipelines/").removesuffix(".yaml")
     return _folder() / f"{plain}.yaml" if plain in template_names() else None
 
 
 def write_template(name: str, output: str | None = None) -> tuple[Path, str]:
-    """Copy a template.
+    """Copy a template to a new file.
 
     Parameters
     ----------
     name : str
     output : str or None, default=None
-        The file to write. None: the template's own name, in the current folder.
+        The file to write. None: the file name of the template, in the current folder.
 
     Returns
     -------
     file : Path
     command : {"run", "compare"}
-        The command that takes it.
+        The command that accepts the file.
 
     Raises
     ------
     ConfigError
-        If there is no such template, or the file is there or cannot be written.
+        If there is no such template, or the file exists or cannot be written.
     StorageError
-        If the disk is full; nothing is left then.
+        If the disk is full; no partial file is left.
     """
     template = find_template(name)
     if template is None:
@@ -222,7 +222,7 @@ def write_template(name: str, output: str | None = None) -> tuple[Path, str]:
 
 
 def _folder() -> Path:
-    """Return the folder of the templates: in the installed package, or beside it in a checkout."""
+    """Return the folder of the templates, in the installed package or beside it in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "pipelines"
     return installed if installed.is_dir() else package.parent / "pipelines"

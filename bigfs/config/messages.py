@@ -1,4 +1,4 @@
-"""Messages about a wrong configuration, a line each: the key, what is allowed, what was given."""
+"""Messages about an invalid configuration, one line each: key, allowed values, given value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPECTED = {
     "too_short": "a non-empty list",
     "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
 }
-# What scanpy, Seurat and scikit-learn call our settings.
+# Names of bigfs's settings in scanpy, Seurat and scikit-learn.
 OTHER_NAMES = {
     "n_top_genes": "n_features_to_select",
     "nfeatures": "n_features_to_select",
@@ -39,15 +39,15 @@ _BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"
 
 
 def explained(root: type[BaseModel], error: ValidationError, nested: bool = True) -> list[str]:
-    """Return a line for each problem that a model has with some settings."""
+    """Return a line for each problem of a validation error of the model ``root``."""
     return [explain(root, detail, nested) for detail in error.errors(include_url=False)]
 
 
 def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
-    """Return one line: the key, what is allowed, what was given, the nearest known name.
+    """Return one line with the key, the allowed values, the given value and a suggestion.
 
-    ``detail`` is one of pydantic's errors about the model ``root``; ``nested`` says whether the
-    key is named with its section.
+    ``detail`` is one of pydantic's errors about the model ``root``. If ``nested``, the key is named
+    with its section.
     """
     location = [str(part) for part in detail["loc"]]
     name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
@@ -97,7 +97,7 @@ def _unknown_key(root: type[BaseModel], location: Sequence[str]) -> str:
 
 
 def paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every setting of a model and of its sections."""
+    """Yield the path of each setting of a model and of its sections."""
     for name, field in model.model_fields.items():
         yield (*above, name)
         section = _section_of(field.annotation)
@@ -114,7 +114,7 @@ def _model_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel]
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section model of ``Section`` or ``Section | None``, if it is one."""
+    """Return the model in an annotation ``Section`` or ``Section | None``; otherwise None."""
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
@@ -122,7 +122,10 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a wrong one stands for: ours for another package's, or close."""
+    """Return the known name that was probably meant, or None.
+
+    That is bigfs's name for a setting of another package, or else the closest spelling.
+    """
     known = list(known)
     if OTHER_NAMES.get(word) in known:
         return OTHER_NAMES[word]

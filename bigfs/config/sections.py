@@ -1,4 +1,4 @@
-"""The settings of a pipeline, section by section: names, types, bounds, defaults, meanings."""
+"""The settings of a pipeline by section: names, types, bounds, defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from bigfs.core.errors import check_rows
 from bigfs.core.paths import as_text, check_address, column_of, within
 from bigfs.core.text import quoted
 
-# Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
+# The settings of an input that `bigfs.open_matrix` accepts; commands have an option for each.
 OPENING = (
     "variable", "layer", "feature_types", "header", "csv", "columns", "index", "labels",
     "features", "no_data", "transpose", "rows", "booleans", "dates", "categories",
@@ -48,7 +48,7 @@ OPENING = (
 
 
 def _as_uri(value: Any) -> Any:
-    """Return a list of sources as one text."""
+    """Return a list of sources as one text; other values are unchanged."""
     is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
     return as_text(value) if is_list and value else value
 
@@ -70,7 +70,7 @@ Missing = Annotated[
 
 
 class MissingConfig(Section):
-    """Policy for missing values, where there is no input section."""
+    """Policy for missing values, for models without an input section."""
 
     missing: Missing = "error"
 
@@ -88,7 +88,7 @@ class CsvConfig(Section):
     comment
         Character that begins a comment, to the end of the line.
     na_values
-        More cells that stand for a missing value, such as ? or -9999.
+        Additional cells that represent a missing value, such as ? or -9999.
     encoding
         Encoding of the texts, such as latin-1.
     skip_rows
@@ -147,13 +147,13 @@ class InputConfig(Section):
         (sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix
         of the rows of all.
     variable
-        Array to read where a file holds several, or the modality of a .h5mu. null: X, or
+        Array to read if a file holds several, or the modality of a .h5mu. null: X, or
         the only one.
     layer
         Layer of an AnnData (.h5ad, .zarr) or of loom to read, or raw. null: its X.
     feature_types
         Of 10x counts: the types of features to read, such as "Antibody Capture". null:
-        genes, where there are several types.
+        genes, if there are several types.
     header
         Whether the first line of a .csv or .tsv names the columns. auto: text does, numbers
         are a sample; numbers that may be either are refused.
@@ -161,17 +161,17 @@ class InputConfig(Section):
         Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
         ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.
     columns
-        Features: names, globs, or ranges where names are numbers, and behind ! those to
-        leave out, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null: all, of
-        a table all other columns.
+        Features: names, globs, or ranges if names are numbers; those to leave out are
+        prefixed with !, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null:
+        all; for a table, all other columns.
     features
-        Of an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
-        number of the one of the features, or several such as [1, 2], which are taken in the
-        order of the array; the others become rows. null: the last of two.
+        For an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
+        number of the dimension of the features, or several such as [1, 2], which are
+        combined in the order of the array; the others become rows. null: the last of two.
     no_data
-        A value of such an array that stands for a missing one.
+        A value of such an array that represents a missing one.
     transpose
-        Whether the table or matrix lies on its side, such as genes by cells: its columns
+        Whether the table or matrix is transposed, such as genes by cells: its columns
         (or those that input.columns names) are then the rows, and index has the names of the
         features.
     rows
@@ -255,14 +255,14 @@ class GraphConfig(Section):
         features, the fewest that keep 85 of 100 neighbors in a sample, with workers of 1.5
         GiB or more, unless the run is updated; raw for all other data.
     eps
-        Where data are searched in parts: a sample also goes to parts whose center is within
-        1 + eps times the distance to its nearest. null: 0.15, or 0.1 where that makes more
-        than 1.4 copies of a row, or what recall_target asks for.
+        If data are searched in parts, a sample also goes to parts whose center is within
+        1 + eps times the distance to its nearest. null: 0.15, or 0.1 if that makes more
+        than 1.4 copies of a row, or what recall_target requires.
     recall_target
         Share of the true neighbors to find, such as 0.99: the search is widened until the
         estimate's lower bound reaches it. null: the share is only measured.
     if_missed
-        What to do where recall_target cannot be reached.
+        What to do if recall_target cannot be reached.
     """
 
     n_neighbors: PositiveInt = 5
@@ -277,17 +277,18 @@ class GraphConfig(Section):
     recall_target: Fraction | None = None
     if_missed: Literal["error", "warn"] = "error"
 
-    # What `representation` names in an AnnData in memory, opened, and a key of its content.
+    # The array or graph of an in-memory AnnData that `representation` names, opened, and a key of
+    # its content.
     _member: tuple[Any, str] | None = PrivateAttr(None)
 
     @property
     def of_annotated(self) -> bool:
-        """True for an array or a graph of an AnnData."""
+        """True if the representation is an array or a graph of an AnnData."""
         return self.representation.rpartition("::")[2].startswith(("obsm/", "obsp/"))
 
     @property
     def is_finished(self) -> bool:
-        """True for a graph of ``obsp``, which is not searched."""
+        """True if the representation is a graph of ``obsp``, so that no search is needed."""
         return self.of_annotated and "obsp/" in self.representation
 
     @model_validator(mode="after")
@@ -340,7 +341,7 @@ class SpectralConfig(Section):
     Attributes
     ----------
     solver
-        Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it fits and
+        Eigensolver; chebyshev is the fastest for many rows. auto: eigsh if it fits and
         rows are few, chebyshev otherwise.
     tol
         How exact eigenvectors are: the residual accepted as a share of the eigenvalue, or
@@ -396,7 +397,7 @@ class Auto(Section):
 
 
 def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-    """Accept a whole number, ``auto``, or a section that says how it is chosen."""
+    """Return an integer, or an `Auto` for ``auto`` or a section; raise ValueError otherwise."""
     if isinstance(value, Auto):
         return value
     if value == "auto":
@@ -415,7 +416,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
     return number(value)
 
 
-# A number, or `Auto`; type checkers see the number that it is when a method reads it.
+# A number or `Auto`; typed as the number, which it is by the time a method reads it.
 NumberOfFeatures = Annotated[
     PositiveInt,
     WrapValidator(_number_or_auto),
@@ -443,7 +444,7 @@ class EvaluateConfig(Section):
     n_clusters
         Clusters k-means looks for. null: the number of classes.
     n_components
-        More than 100 features are judged by their first principal components, these many.
+        Number of first principal components by which more than 100 features are judged.
         null: by the features themselves.
     """
 
@@ -457,18 +458,18 @@ class EvaluateConfig(Section):
 
 
 def column_in(uri: Any, source: InputConfig) -> str | None:
-    """Return COLUMN if ``FILE::COLUMN`` names a column, or an array, of the input."""
+    """Return COLUMN if ``FILE::COLUMN`` names a column or array of the input; otherwise None."""
     file, name = column_of(uri) if isinstance(uri, str) else ("", "")
     return name or None if os.path.normpath(file) == os.path.normpath(source.uri) else None
 
 
 def link_labels(config: Any) -> None:
-    """Fill in the labels of an evaluation from those of the input, and the other way round.
+    """Fill in the labels of the evaluation from those of the input, or vice versa.
 
     Raises
     ------
     ValueError
-        If an evaluation has none.
+        If there is an evaluation without labels.
     """
     source, evaluate = config.input, config.evaluate
     if source.labels is not None:
@@ -500,13 +501,13 @@ Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]
 
 
 def _as_walltime(value: str) -> str:
-    """Return a time limit as Slurm reads it."""
+    """Return a time limit unchanged; raise ValueError unless it has Slurm's format."""
     if re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value) is None:
         raise ValueError(f"a time limit is [days-]hours:minutes:seconds. Got '{value}'")
     return value
 
 
-# Settings of a cluster that only some kinds have.
+# Settings of a cluster that apply only to the listed kinds.
 _KINDS: dict[str, tuple[str, ...]] = {
     "address": ("remote",),
     "n_workers": ("local", "slurm"),
@@ -601,20 +602,20 @@ class ClusterConfig(Section):
 
 
 class UpdateConfig(Section):
-    """Limits within which a finished run of the series is updated instead of done again.
+    """Limits within which a finished run of the series is updated instead of repeated.
 
     Attributes
     ----------
     most_new
-        Largest share of rows that are new; above it, all is done again.
+        Largest share of rows that are new; above it, a full run is done.
     most_since_full
-        Largest share of rows that are new since all was done last.
+        Largest share of rows that are new since the last full run.
     most_in_a_row
-        Most updates in a row; then all is done again.
+        Most updates in a row, after which a full run is done.
     least_recall
-        Least recall of an updated graph; below it, it is built again.
+        Least recall of an updated graph; below it, the graph is built again.
     most_residual
-        Largest residual of an updated eigenvector; or spectral.tol, where that is larger.
+        Largest residual of an updated eigenvector; or spectral.tol, if that is larger.
         Eigenvalues are off by about its square, divided by the gap to the next.
     """
 
@@ -631,7 +632,7 @@ class ReportConfig(Section):
     Attributes
     ----------
     image_shape
-        Rows and columns, where features are the pixels of an image.
+        Rows and columns, if features are the pixels of an image.
     axis
         A number for each feature, such as its wavelength: text, or an array or a column,
         named as labels are (FILE.npy, scene.nc::wavelength).
@@ -652,8 +653,8 @@ class OutputConfig(Section):
         A copy of the AnnData that was read, in the folder annotated.zarr of the run, with
         bigfs_rank, bigfs_score and bigfs_selected in its var.
     diff_below
-        Exit code 6 if less than this share of the selection is that of the former run of the
-        series ({date} in run). null: never.
+        Exit code 6 if the selection shares less than this with the former run of the series
+        ({date} in run), such as 0.8 of the larger one. null: never.
     metrics
         File that gets rows, seconds, memory, recall and the share of the former selection
         in the text format of Prometheus when a run ends. null: none.

@@ -1,6 +1,6 @@
-"""Settings of a selection, which estimators and pipelines share.
+"""Settings of a selection, shared by estimators and pipelines.
 
-The sections of methods live with the methods. `with_methods` adds them to a model.
+The sections of methods are defined with the methods; `with_methods` adds them to a model.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Selection(Section):
         explained_eigenvectors | neighbors_kept | stability, share: 0.95, at_most: 200}
         names the curve. Not for counts of cells: give a number, such as 2000.
     redundancy
-        Pass over a feature whose absolute correlation with a better one that is kept is
-        above this, such as 0.95. null: none.
+        Skip a feature whose absolute correlation with a better one that is kept is above
+        this, such as 0.95. null: skip none.
     least_gap
-        Pass over a feature that is nearer than this to a better one that is kept, where
-        their names are numbers, such as wavelengths. null: none.
+        Skip a feature that is nearer than this to a better one that is kept; names must be
+        numbers, such as wavelengths. null: skip none.
     include
-        Features that are selected anyway, by names, globs or ranges as in input.columns;
+        Features that are always selected, by names, globs or ranges as in input.columns;
         the others fill up. They come first, with the best score; agreements of fits leave
         them out. null: none.
     graph
@@ -77,7 +77,7 @@ class Selection(Section):
         Seed of every draw; the same seed gives the same ranking. null: a fresh one.
     """
 
-    # By name: what `bigfs.selectors.method.Method` declares.
+    # The methods (`bigfs.selectors.method.Method`) by name.
     methods: ClassVar[Mapping[str, Any]] = {}
 
     preprocess: Preprocess = "auto"
@@ -94,17 +94,17 @@ class Selection(Section):
 
     @property
     def parameters(self) -> Any:
-        """The section of the chosen method; an empty one if it has no parameters."""
+        """The section of the chosen method; an empty section if it has no parameters."""
         return getattr(self, self.method, None) or self.methods[self.method].parameters()
 
     @property
     def used_graph(self) -> sections.GraphConfig:
-        """The graph section of a method that reads it: there it is always filled."""
+        """The graph section, for methods that use a graph, where it is always set."""
         assert self.graph is not None
         return self.graph
 
     def with_parameters(self: _Model, **changes: Any) -> _Model:
-        """Return a copy with other values in the section of the method; they are not checked."""
+        """Return a copy with changed values in the section of the method, without validation."""
         changed = self.parameters.model_copy(update=changes)
         return self.model_copy(update={self.method: changed})
 
@@ -137,12 +137,12 @@ class Selection(Section):
 
 
 def _as_update(value: Any) -> Any:
-    """Return the words as what they stand for."""
+    """Return None for ``never`` and an empty section for ``auto``; other values are unchanged."""
     return {"never": None, "auto": {}}.get(value, value) if isinstance(value, str) else value
 
 
 def _as_date(value: Any) -> Any:
-    """Return a date as text; YAML makes a date of one."""
+    """Return a date (which YAML parses to a date object) in ISO format; None for null."""
     if value is None:
         return None
     try:
@@ -152,7 +152,7 @@ def _as_date(value: Any) -> Any:
 
 
 def name_of_input(uri: str) -> str:
-    """Return a plain name for an input, such as "cells" of data/cells.csv.gz."""
+    """Return a plain name for an input, such as "cells" for data/cells.csv.gz."""
     uri = (listed_in(uri) or [uri])[0]
     plain = [part for part in uri.split("/") if part and not any(c in part for c in "*?[")]
     last = (plain or ["input"])[-1].removeprefix("sklearn:")
@@ -176,8 +176,8 @@ class _RunSection(Section):
     input
         The matrix to read.
     update
-        auto: where the input only grew at its end since the latest run of the series
-        ({date} in run), that one is updated, within limits. never, or null: all is done.
+        auto: if rows were only appended to the input since the latest run of the series
+        ({date} in run), that run is updated, within limits. never, or null: do a full run.
     """
 
     run: str = Field(min_length=1)
@@ -188,7 +188,7 @@ class _RunSection(Section):
 
     @property
     def series(self) -> str | None:
-        """Last part of the run directory with ``{date}`` in it, None if it has none."""
+        """Last part of the run directory with ``{date}`` for the date; None without a date."""
         return self.date and self.run.rpartition("/")[2].replace(self.date, DATE)
 
     @model_validator(mode="after")
@@ -231,8 +231,8 @@ class Config(Selection, _RunSection):
         Select the features that the fits of stability agree on, without a graph of all
         rows.
     curves
-        Curves over the number of features, and the reason why each is in or out; at most
-        one more pass over the data. false: only if n_features_to_select is auto.
+        Curves over the number of features, and the reason why each is selected or left out;
+        at most one more pass over the data. false: only if n_features_to_select is auto.
     output
         What is written beside the result.
     report
@@ -258,7 +258,7 @@ class Config(Selection, _RunSection):
 
     @model_validator(mode="after")
     def _names_are_those_of_the_input(self) -> Config:
-        """Fill in the input's address where labels, a graph or batches are named within it."""
+        """Add the URI of the input to labels, a graph or batches that are named within it."""
         name, section = self.methods[self.method].labels, self.parameters
         start = getattr(section, name, None)
         if isinstance(start, str) and start == SOURCE:
@@ -281,7 +281,7 @@ class Config(Selection, _RunSection):
 
     @property
     def opening(self) -> dict[str, Any]:
-        """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
+        """The settings for `bigfs.open_matrix`; columns of labels are never features."""
         named = self.methods[self.method].labels
         start = sections.column_in(getattr(self.parameters, named, None), self.input)
         judged = sections.column_in(self.evaluate and self.evaluate.labels, self.input)
@@ -290,13 +290,13 @@ class Config(Selection, _RunSection):
 
 
 def section_models(methods: Mapping[str, Any]) -> dict[str, type[Section]]:
-    """Return the sections that not every method reads: those of methods and the shared ones."""
+    """Return the sections that only some methods read: those of methods and the shared ones."""
     own = {name: method.parameters for name, method in methods.items()}
     return {name: model for name, model in own.items() if model.model_fields} | SHARED_SECTIONS
 
 
 def with_methods(model: type[_Model], methods: Mapping[str, Any]) -> type[_Model]:
-    """Return a model with the names of methods as its choices and a section for each of them."""
+    """Return a model whose ``method`` is one of the given names, with a section for each method."""
     fields: dict[str, Any] = {
         "method": (
             Literal[tuple(methods)],

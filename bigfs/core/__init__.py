@@ -1,1 +1,1 @@
-"""Shared utilities without internal dependencies."""
+"""Shared utilities that depend on no other part of the package."""

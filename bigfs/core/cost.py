@@ -1,7 +1,7 @@
 """The predicted cost of a stage: memory of a task, passes, tasks, requests, scratch.
 
-Every room states its own costs with these, by the formulas that its refusals use; `bigfs.plan.plan`
-adds them up.
+Each subpackage states the costs of its stages with these classes, by the same formulas that its
+memory checks use; `bigfs.plan.plan` adds them up.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-# Measured: a submitted task with its descriptors, pickled, is 0.7 to 1.4 KB, and has a key.
+# Measured: a submitted task with its descriptors takes 0.7 to 1.4 KB pickled, plus its key.
 DESCRIPTOR_BYTES = 2048
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A matrix as the stages see it."""
+    """Shape of a matrix, its blocks and its chunks."""
 
     n_samples: int
     n_features: int
     itemsize: int  # bytes of a value in memory: 4 or 8
     block_rows: int  # rows of a task's block
     chunk_rows: int  # rows of a stored chunk
-    # Of a matrix whose blocks are in CSR form: its entries, and those of the largest block. None:
-    # blocks are dense.
+    # Number of stored entries of a matrix with CSR blocks, and of its largest block. None: blocks
+    # are dense.
     n_entries: int | None = None
     block_entries: int | None = None
 
     @property
     def n_values(self) -> int:
-        """Values that are stored."""
+        """Number of values that are stored."""
         return self.n_samples * self.n_features if self.n_entries is None else self.n_entries
 
     @property
@@ -42,17 +42,17 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Rows of the largest block."""
+        """Number of rows in the largest block."""
         return min(self.block_rows, self.n_samples)
 
     @property
     def n_blocks(self) -> int:
-        """Blocks, and tasks of a pass."""
+        """Number of blocks, and so of tasks in a pass."""
         return -(-self.n_samples // self.block_rows)
 
     @property
     def n_chunks(self) -> int:
-        """Stored chunks, and requests of a pass."""
+        """Number of stored chunks, and so of requests in a pass."""
         return -(-self.n_samples // self.chunk_rows)
 
     @property
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of a block while it is read: itself, and what it is decoded from or copied to."""
+        """Bytes needed while a block is read: the block, and the buffer that it is decoded from."""
         return 2 * self.block_bytes
 
 
@@ -72,32 +72,32 @@ class Shape:
 class Step:
     """Tasks of one kind within a stage."""
 
-    what: str  # the task in words
-    task_bytes: int  # the most that one needs beyond what its process is before
-    tasks: int = 1  # how many there are at a time
-    passes: int = 0  # how often they read all of X
-    requests: int = 0  # chunks and ranges that they read and write
-    times: int = 1  # how often the step is done, at most
-    by_client: bool = False  # whether the client does it itself, on what workers have summed up
-    before_kept: bool = False  # whether processes do not yet have what they keep between passes
-    # Processor time of all tasks, once, with reading: an estimate; less where ``times`` is a bound
-    # far above what is usual.
+    what: str  # description of the task
+    task_bytes: int  # largest memory of one task, beyond the baseline of its process
+    tasks: int = 1  # number of tasks in one repetition of the step
+    passes: int = 0  # number of times that one repetition reads all of X
+    requests: int = 0  # number of chunks and ranges that one repetition reads and writes
+    times: int = 1  # upper bound of the number of repetitions
+    by_client: bool = False  # True if the client does it itself, on results of the workers
+    before_kept: bool = False  # True if processes do not yet hold what they keep between passes
+    # Estimated processor time of one repetition, with reading; a smaller value if ``times`` is far
+    # above the usual number of repetitions.
     seconds: float = 0.0
 
 
 def pass_over(
     shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1, seconds: float = 0.0
 ) -> Step:
-    """Return the step of a pass: a task for each block, which needs ``task_bytes`` beside it.
+    """Return the step of a pass: a task for each block, which needs ``task_bytes`` besides it.
 
-    ``seconds`` is what it computes, beside reading.
+    ``seconds`` is the processor time of the pass without reading.
     """
     needed, seconds = shape.read_bytes + task_bytes, seconds + read_seconds(shape)
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times, seconds=seconds)
 
 
-# Measured on a core of 2023: multiplications by products of matrices, by loops over entries, and
-# bytes that are read and checked, a second.
+# Rates per second, measured on a core of 2023: multiplications in matrix products, steps of loops
+# over entries, and bytes that are read and checked.
 PRODUCTS_RATE, LOOP_RATE, READ_RATE = 2e10, 1e9, 5e8
 
 
@@ -107,12 +107,12 @@ def read_seconds(shape: Shape) -> float:
 
 
 def product_seconds(*sizes: float) -> float:
-    """Return the processor time of a product of matrices with these three sizes."""
+    """Return the processor time of a matrix product, given its three dimensions."""
     return math.prod(sizes) / PRODUCTS_RATE
 
 
 def loop_seconds(*sizes: float) -> float:
-    """Return the processor time of as many steps of a loop as the product of some sizes."""
+    """Return the processor time of nested loops with the given numbers of iterations."""
     return math.prod(sizes) / LOOP_RATE
 
 
@@ -121,84 +121,84 @@ class StageCost:
     """The cost of a stage."""
 
     steps: tuple[Step, ...]
-    scratch_bytes: int = 0  # the most it has in the run directory at once, its result included
-    stored_bytes: int = 0  # its result, which stays
-    # What processes would like to keep in memory between passes; they keep what fits.
+    scratch_bytes: int = 0  # largest size in the run directory, including the result
+    stored_bytes: int = 0  # size of the result, which stays
+    # Bytes that processes would keep in memory between passes; they keep the part that fits.
     keeps_bytes: int = 0
-    compiles: bool = False  # whether its processes load pynndescent, and stay larger for it
-    # Modules that tasks import beyond what all stages do; their ``warm_up``, if there is one, is
-    # run before anything is measured.
+    compiles: bool = False  # True if its processes load pynndescent, and stay larger for it
+    # Modules that tasks import in addition to those of all stages; their function ``warm_up``, if
+    # there is one, is called before memory is measured.
     loads: tuple[str, ...] = ()
-    # Whether passes and tasks are bounds of an iteration that may end earlier.
+    # True if passes and tasks are upper bounds, since an iteration may end earlier.
     at_most: bool = False
 
     @property
     def largest(self) -> Step:
-        """The step whose tasks need the most of a worker; the client's if workers do nothing."""
+        """The step with the largest tasks of workers, or of the client if workers do nothing."""
         return max(self.by_workers or self.steps, key=lambda step: step.task_bytes)
 
     @property
     def by_workers(self) -> list[Step]:
-        """The steps that are tasks of workers."""
+        """The steps that workers do."""
         return [step for step in self.steps if not step.by_client]
 
     @property
     def task_bytes(self) -> int:
-        """The most that one task needs beyond its process's baseline."""
+        """Largest memory of one task of a worker, beyond the baseline of its process."""
         return max((step.task_bytes for step in self.by_workers), default=0)
 
     @property
     def client_bytes(self) -> int:
-        """The most that the client needs for what it does itself."""
+        """Largest memory that the client needs for steps that it does itself."""
         return max((step.task_bytes for step in self.steps if step.by_client), default=0)
 
     @property
     def passes(self) -> int:
-        """Reads of all of X."""
+        """Number of times that all of X is read."""
         return sum(step.passes * step.times for step in self.steps)
 
     @property
     def seconds(self) -> float:
-        """Processor time: an estimate from measured rates."""
+        """Processor time in seconds, estimated from measured rates."""
         return sum(step.seconds * step.times for step in self.steps)
 
     @property
     def tasks(self) -> int:
-        """All tasks."""
+        """Number of all tasks."""
         return sum(step.tasks * step.times for step in self.steps)
 
     @property
     def requests(self) -> int:
-        """Chunks and ranges read and written."""
+        """Number of chunks and ranges that are read and written."""
         return sum(step.requests * step.times for step in self.steps)
 
     @property
     def graph_bytes(self) -> int:
-        """The largest set of tasks that belong together, as the scheduler sees it."""
+        """Size of the largest task graph on the scheduler: all tasks of one step."""
         return DESCRIPTOR_BYTES * max(step.tasks for step in self.steps)
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage's strategy and its figures.
+    """The strategy of one stage and its predicted costs.
 
     Attributes
     ----------
     name : str
     strategy : object or None
-        What the run executes, and whose cost this is. None where none fits.
+        The strategy that the run executes, and whose cost this is. None if none fits.
     cost : StageCost or None
-        None where it is not known.
+        None if it is not known.
     predicted_peak_bytes : int
         Largest resident size of a worker process.
     bytes_read : int
-        Of X, uncompressed.
+        Bytes of X that are read, uncompressed.
     used_bytes : int
-        Of the peak, beyond what the process is before the stage.
+        Part of the peak beyond the size of the process before the stage.
     tasks_at_once : int
-        How many tasks a process runs at the same time.
+        Number of tasks that a process runs at the same time.
     refusal : str
-        Why it does not fit; empty where it does.
+        Reason why the stage does not fit; empty if it does.
     """
 
     name: str
@@ -212,5 +212,5 @@ class StagePlan:
 
     @property
     def seconds(self) -> float:
-        """Processor time: an estimate from measured rates."""
+        """Processor time in seconds, estimated from measured rates."""
         return 0.0 if self.cost is None else self.cost.seconds

@@ -1,7 +1,7 @@
-"""Errors that name what is wrong, where, and what to do; each carries its exit code.
+"""Exceptions whose messages name the problem, its place and the remedy, with their exit codes.
 
-Every class takes one string, so that it survives the trip from a worker to the client. Checks of
-parameters raise them in one wording.
+Each class takes a single string, so that it can be pickled from a worker to the client. The checks
+of parameters below raise them with uniform wording.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ EXIT_INTERRUPTED = 130
 
 
 class BigfsError(Exception):
-    """Base of every error bigfs raises on purpose.
+    """Base class of all errors that bigfs raises deliberately.
 
     Parameters
     ----------
     message : str
-        What happened, where, why it matters and what to do about it.
+        Description of what happened, where, why it matters and how to fix it.
     """
 
     exit_code = EXIT_CLUSTER_OR_STORAGE
@@ -36,7 +36,7 @@ class BigfsError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        """Return the message (KeyError and OSError would decorate it)."""
+        """Return the plain message, which KeyError and OSError would decorate."""
         return str(self.args[0])
 
 
@@ -47,10 +47,10 @@ class InputError(BigfsError, ValueError):
 
 
 class RowError(InputError):
-    """An InputError of a row, numbered among the rows that are left."""
+    """An InputError about a row, numbered among the rows that were kept."""
 
     def in_the_original(self, dropped: Iterable[int]) -> InputError:
-        """Return it with the row's number among all rows, ``dropped`` ones included."""
+        """Return the error with the row's number among all rows, including the dropped ones."""
 
         def renumbered(match: re.Match[str]) -> str:
             return f"{match[1]}{row_in_the_original(int(match[2]), dropped)}"
@@ -59,7 +59,7 @@ class RowError(InputError):
 
 
 def row_in_the_original(row: int, dropped: Iterable[int]) -> int:
-    """Return the number among all rows of one among those that are left."""
+    """Return the number among all rows of a row that is numbered among the kept rows."""
     for left_out in sorted(dropped):
         row += left_out <= row
     return row
@@ -88,12 +88,12 @@ class ConvergenceError(NumericalError):
 
 
 class MemoryLimitError(BigfsError, MemoryError):
-    """Work that does not fit the written ``memory_limit`` or the free scratch space."""
+    """Work that does not fit the given ``memory_limit`` or the free scratch space."""
 
     exit_code = EXIT_DOES_NOT_FIT
 
     def __new__(cls, *args: str) -> MemoryLimitError:
-        """Allocate as Exception does: MemoryError's own way fails when Dask unpickles it."""
+        """Allocate like Exception, since MemoryError's allocation fails when Dask unpickles it."""
         return Exception.__new__(cls, *args)
 
 
@@ -112,25 +112,25 @@ class RunLockedError(BigfsError, RuntimeError):
 
 
 def is_int(value: Any) -> bool:
-    """Say whether a value is an int of Python or NumPy; a bool is not."""
+    """Return True if a value is a Python or NumPy integer; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_count(name: str, value: Any, largest: int, reason: str) -> int:
-    """Return a parameter as an int; raise InputError unless it is one in [1, largest]."""
+    """Return a parameter as an int; raise InputError unless it is an int in [1, largest]."""
     if not is_int(value) or not 1 <= value <= largest:
         raise InputError(f"{name} must be an int in [1, {largest}], {reason}. Got {value!r}.")
     return int(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise InputError unless a parameter is one of some texts."""
+    """Raise InputError unless a parameter is one of the given choices."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(choices)}. Got {value!r}.")
 
 
 def check_rows(given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless settings of `input.rows` choose some rows and go together."""
+    """Raise ValueError unless the settings of `input.rows` are consistent and select rows."""
     has_conditions = any(name in given for name in ("keep", "drop", "at_least", "at_most"))
     if has_conditions != ("column" in given):
         raise ValueError(

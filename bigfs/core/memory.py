@@ -17,38 +17,39 @@ SMALLEST_LIMIT_BYTES = 768 * MIB
 LIMIT_STEP_BYTES = 256 * MIB
 # Dask spills at 0.7 of a worker's limit; bigfs stays below that.
 USABLE_FRACTION = 0.65
-# It gives a worker above this share no tasks.
+# Dask pauses a worker above this share of its limit.
 PAUSED_FRACTION = 0.8
-# It ends a worker at this share: no predicted peak, itself a bound, is above.
+# Dask terminates a worker at this share; predicted peaks, which are upper bounds, must not exceed
+# it.
 ENDED_FRACTION = 0.95
-# What a task's share leaves to its process: all imports, and more where pynndescent has compiled.
-# They are the same everywhere, since partitions follow from them.
+# Part of the usable memory that is reserved for the process: all imports, and an additional part if
+# pynndescent has been compiled. The same on all machines, since partitions depend on these values.
 BASELINE_BYTES = 370 * MIB
 COMPILED_BYTES = 220 * MIB
-# Measured with pynndescent 0.7, numba 0.68, scikit-learn 1.9: such a process is 640 to 740 MiB.
-# What lies beyond the share comes out of the limit's other 0.35.
+# Measured with pynndescent 0.7, numba 0.68, scikit-learn 1.9: such a process takes 640 to 740 MiB.
+# The part beyond the reserved bytes comes out of the other 0.35 of the limit.
 _COMPILED_BASELINE = 760 * MIB
-# Measured: what the kernels of chebyshev add to a process that has loaded pynndescent.
+# Measured: memory that the kernels of chebyshev add to a process that has loaded pynndescent.
 KERNEL_BYTES = 100 * MIB
-# Libraries' buffers and what earlier tasks have left, whatever the task.
+# Buffers of libraries and leftovers of earlier tasks, for any task.
 BUFFER_BYTES = 28 * MIB
-# Arrays from this size on go back to the system when they are freed, and so does what a heap has
-# free above the other; the names are of malloc.h.
+# Arrays of at least the first size are returned to the system when they are freed, and so is free
+# memory at the top of a heap beyond the second size. The names are those of malloc.h.
 _LARGE_ARRAY_BYTES, _M_MMAP_THRESHOLD = MIB, -3
 _KEPT_BYTES, _M_TRIM_THRESHOLD = 4 * MIB, -1
-# For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
+# For the nanny process that supervises a worker, and its resource tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB
-# Pages of files in this process, the most before any stage so far.
+# Largest size of file-backed pages of this process before any stage so far.
 _largest_mapped = 0
 
 
 def baseline_bytes(compiled: bool = False) -> int:
-    """Return how large a process may be before its task.
+    """Return the largest resident size of a process before its task, in bytes.
 
     Parameters
     ----------
     compiled : bool, default=False
-        Whether pynndescent has run in it.
+        Whether pynndescent has run in the process.
     """
     return _COMPILED_BASELINE if compiled else BASELINE_BYTES
 
@@ -70,7 +71,7 @@ def task_budget(memory_limit: int, *, compiled: bool = False) -> int:
     Raises
     ------
     MemoryLimitError
-        If the limit is below 768 MiB, where a worker's imports leave no room.
+        If the limit is below 768 MiB, which leaves no room beside a worker's imports.
     """
     if memory_limit < SMALLEST_LIMIT_BYTES:
         raise MemoryLimitError(
@@ -82,9 +83,10 @@ def task_budget(memory_limit: int, *, compiled: bool = False) -> int:
 
 
 def budget_after_search(memory_limit: int) -> int:
-    """Return the bytes of an eigensolver's task where pynndescent has run, as in `task_budget`.
+    """Return the bytes that a task of the eigensolver may use after pynndescent has run.
 
-    It is smaller than that in small workers. In the smallest, nothing runs after pynndescent.
+    For small workers this is less than `task_budget`. The smallest workers, which Dask would pause
+    after pynndescent, get `task_budget`, since no task can run there.
     """
     budget, before = task_budget(memory_limit), baseline_bytes(compiled=True) + KERNEL_BYTES
     if before > PAUSED_FRACTION * memory_limit:
@@ -93,29 +95,29 @@ def budget_after_search(memory_limit: int) -> int:
 
 
 def job_bytes(memory_limit: int) -> int:
-    """Return the memory that a batch job or a container with one worker has to ask for."""
+    """Return the memory that a batch job or a container with one worker must request, in bytes."""
     return memory_limit + NANNY_BYTES
 
 
 def limit_for(needed_bytes: int, *, compiled: bool = False) -> int:
-    """Return the smallest ``memory_limit`` (whole 256 MiB) whose budget holds the bytes."""
+    """Return the smallest ``memory_limit`` (a multiple of 256 MiB) whose budget is sufficient."""
     limit = (needed_bytes + _left_out(compiled)) / USABLE_FRACTION
     step = LIMIT_STEP_BYTES
     return max(SMALLEST_LIMIT_BYTES, int(-(-limit // step)) * step)
 
 
 def format_limit(limit: int) -> str:
-    """Return a limit of whole 256 MiB as text that means exactly it: ``"2.25 GiB"``."""
+    """Return a limit that is a multiple of 256 MiB as exact text, such as ``"2.25 GiB"``."""
     return f"{limit / GIB:.10g} GiB"
 
 
 def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> None:
-    """Raise if a task of a stage does not fit the limit.
+    """Raise MemoryLimitError if a task of a stage does not fit the limit.
 
     Raises
     ------
     MemoryLimitError
-        Names the stage, the need, the limit and the limit that would do.
+        The message names the stage, the bytes needed, the limit and a sufficient limit.
     """
     budget = task_budget(memory_limit)
     if needed_bytes > budget:
@@ -127,11 +129,11 @@ def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> N
 
 
 def warmed_bytes(modules: tuple[str, ...]) -> int:
-    """Import what tasks will, and return the resident size of this process with it, in bytes.
+    """Import the modules that tasks need, and return the resident size of this process in bytes.
 
-    A module's function ``warm_up`` is called, if it has one. Libraries count in full: the kernel
-    may take pages back that were not used for a while, and the next stage loads them again. Its
-    peak would then be above what was predicted from the size before it.
+    A module's function ``warm_up`` is called if it has one. File-backed pages (libraries) count
+    with their largest size so far: the kernel may reclaim pages that were not used for a while, and
+    the next stage loads them again, so that its peak would exceed the prediction.
     """
     global _largest_mapped
     for name in modules:
@@ -144,13 +146,13 @@ def warmed_bytes(modules: tuple[str, ...]) -> int:
 
 
 def return_large_arrays() -> None:
-    """Have the C library give large freed arrays back to the system at once (glibc only).
+    """Make the C library return large freed arrays to the system at once (glibc only).
 
-    Its own limit for that grows to 32 MiB with the first such array that is freed, and then blocks
-    of the data pile up in the heaps of the threads: one pass took 270 MiB instead of 150. Smaller
-    arrays stay with the process, up to `_KEPT_BYTES` for each of its heaps: a fifth of the
-    processor time went into pages of arrays between 128 KiB and 1 MiB where they went back too, as
-    Dask's nanny has it.
+    By default its threshold grows up to 32 MiB when large arrays are freed, and then blocks of the
+    data accumulate in the heaps of the threads: one pass took 270 MiB instead of 150. Smaller
+    arrays stay with the process, up to `_KEPT_BYTES` for each of its heaps. With the settings of
+    Dask's nanny, which also returns arrays between 128 KiB and 1 MiB, a fifth of the processor time
+    was spent on page faults.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -161,7 +163,7 @@ def return_large_arrays() -> None:
 
 
 def reset_peak() -> None:
-    """Start a new high-water mark for this process (Linux only; elsewhere nothing happens)."""
+    """Reset the high-water mark of this process's resident size (no-op except on Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -178,7 +180,7 @@ def peak_bytes() -> int:
 
 
 def machine_bytes() -> int:
-    """Return the memory of this machine, or what a container, job or unit may have of it."""
+    """Return the memory of this machine in bytes, or the limit of the container, job or unit."""
     from distributed.system import MEMORY_LIMIT
 
     return min(
@@ -187,7 +189,7 @@ def machine_bytes() -> int:
 
 
 def _group_limits(groups: Path, root: Path) -> list[int]:
-    """Return the limits of the control groups that this process is in, and of those above them."""
+    """Return the memory limits of the control groups of this process, and of their ancestors."""
     limits = []
     lines = groups.read_text().splitlines() if groups.exists() else []
     for _, controllers, path in (line.split(":", 2) for line in lines):
@@ -202,7 +204,7 @@ def _group_limits(groups: Path, root: Path) -> list[int]:
 
 
 def _status_bytes(name: str) -> int | None:
-    """Return a size of this process as the kernel states it (Linux only)."""
+    """Return an entry of /proc/self/status in bytes; None if it is not available (not Linux)."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{name}:"):

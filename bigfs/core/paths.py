@@ -1,8 +1,7 @@
 """Addresses as text, checks of paths before any work, and safe reading of small files.
 
-An address may be a list of sources, ``SOURCE::NAME`` for a part of one, or a Dask scheduler.
-
-Devices, pipes and files that are too large are refused.
+An address may be a list of sources, ``SOURCE::NAME`` for a part of a source, or that of a Dask
+scheduler. Devices, pipes and files that are too large are refused.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any
 
 from bigfs.core.errors import InputError
 
-# No file system takes longer names.
+# File systems do not allow names longer than 255 bytes.
 _PLAIN = re.compile(r"\w[\w.+-]{0,254}", re.ASCII)
-# Records are far smaller: a manifest names stages, not chunks.
+# Upper bound for records, which are far smaller: a manifest lists stages, not chunks.
 SMALL_BYTES = 16 * 2**20
-# The label of a row that says which of several sources it is of.
+# Name of the row labels that identify which of several sources a row comes from.
 SOURCE = "source"
-# What a run calls data, or labels, that it was handed as an object begins with this.
+# Prefix of the name under which a run records data or labels that were passed as an object.
 OBJECT = "object:"
 _FORM = re.compile(
     r"((tcp|tls|ucx|wss?)://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):(\d+)/?|inproc://.+"
@@ -32,12 +31,12 @@ _FORM = re.compile(
 
 
 def is_plain(value: Any) -> bool:
-    """Say whether a value is the plain name of a file: no separators, no leading dot."""
+    """Return True if a value is a plain file name: no separators, no leading dot."""
     return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
 
 
 def plain_name(value: Any, where: object) -> str:
-    """Return a name that was read from a file, to be looked up beside or below it.
+    """Return a name that was read from a file and will be looked up beside or below it.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ def plain_name(value: Any, where: object) -> str:
     Raises
     ------
     InputError
-        If it is not the plain name of a file: it could lead anywhere.
+        If it is not a plain file name, since a path could lead anywhere.
     """
     if not is_plain(value):
         raise InputError(
@@ -59,19 +58,19 @@ def plain_name(value: Any, where: object) -> str:
 
 
 def is_there(path: Path, what: str) -> bool:
-    """Say whether something is at a path.
+    """Return True if a path exists, False if it could be created.
 
     Parameters
     ----------
     path : Path
     what : str
-        What is to be there, for the message.
+        Description of what the path is for, for the message.
 
     Raises
     ------
     InputError
-        If nothing is there and no folder could be made: the name cannot be one, something
-        above it is a file, or this user may not write there.
+        If the path neither exists nor could be created: the name is invalid, one of its parents is
+        a file, or this user may not write there.
     """
     try:
         os.stat(path)
@@ -89,7 +88,7 @@ def is_there(path: Path, what: str) -> bool:
 
 
 def check_writable(folder: Path, what: str) -> None:
-    """Raise InputError unless this user may make files in an existing folder."""
+    """Raise InputError unless this user may create files in an existing folder."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
             f"{folder}: this user may not write there. Give another folder for {what}."
@@ -102,7 +101,7 @@ def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
     Raises
     ------
     ValueError
-        If it is not a text file, no file, or larger than ``most_bytes``.
+        If it is not a text file, not a regular file, or larger than ``most_bytes``.
     OSError
         If it cannot be read.
     """
@@ -113,8 +112,8 @@ def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Return the first bytes of a file; a ValueError if it is a device, a pipe or a folder."""
-    # A device would never end, and a pipe would wait for ever.
+    """Return the first bytes of a file; raise ValueError if it is a device, a pipe or a folder."""
+    # Reading a device might never end, and opening a pipe would block.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is not a regular file")
@@ -122,7 +121,7 @@ def read_head(path: Path, count: int) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; a ValueError if it is none, or is nested too deeply."""
+    """Return the value of a JSON text; raise ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -131,19 +130,19 @@ def parse_json(text: str | bytes) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class LabelValues:
-    """Labels in memory, and what records call them: their values are in no configuration."""
+    """Labels in memory, and their name in records; configurations hold the name, not the values."""
 
     name: str
     values: Any
 
 
 def as_text(uris: Sequence[str | Path]) -> str:
-    """Return a list of sources as one text, ``["a.csv", "b.csv"]``."""
+    """Return a list of sources as one JSON text, ``["a.csv", "b.csv"]``."""
     return json.dumps([str(uri) for uri in uris], ensure_ascii=False)
 
 
 def listed_in(uri: str) -> list[str] | None:
-    """Return the entries of a list that is written as one text, None if it is none."""
+    """Return the entries of a list that is written as one text; None if it is not a list."""
     if not uri.startswith("["):
         return None
     try:
@@ -154,20 +153,20 @@ def listed_in(uri: str) -> list[str] | None:
 
 
 def column_of(uri: str) -> tuple[str, str]:
-    """Split ``SOURCE::NAME``; the name is empty where there is none."""
+    """Split ``SOURCE::NAME`` into source and name; the name is empty if there is none."""
     end = uri.rfind("]") + 1 if listed_in(uri[: uri.rfind("]") + 1]) is not None else 0
     source, _, name = uri[end:].partition("::")
     return uri[:end] + source, name
 
 
 def within(uri: str, variable: str | None, name: str) -> str:
-    """Return ``FILE::NAME``; of a modality of a MuData ``FILE::MODALITY:NAME``."""
+    """Return ``FILE::NAME``; for a modality of a MuData, ``FILE::MODALITY:NAME``."""
     in_modality = variable and uri.lower().endswith(".h5mu") and ":" not in name
     return f"{uri}::{variable}:{name}" if in_modality else f"{uri}::{name}"
 
 
 def short_name(uri: str) -> str:
-    """Return the name of a source in messages: of a list the first, and how many more there are."""
+    """Return the name of a source for messages; for a list, the first entry and a count."""
     entries = listed_in(uri)
     if not entries:
         return uri
@@ -175,17 +174,17 @@ def short_name(uri: str) -> str:
 
 
 def is_scheduler_file(address: str) -> bool:
-    """Say whether it is the path of the file that ``dask scheduler --scheduler-file`` writes."""
+    """Return True if an address is the path of a file of ``dask scheduler --scheduler-file``."""
     return address.endswith(".json")
 
 
 def check_address(address: str) -> str:
-    """Return the address of a Dask scheduler, or the path of a scheduler's file, as it is.
+    """Return the address of a Dask scheduler, or the path of a scheduler file, unchanged.
 
     Raises
     ------
     InputError
-        If it has not the form of one.
+        If it does not have the form of such an address.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Random seeds, one per (run seed, stage, block): no draw depends on the order of execution."""
+"""Random seeds, one per (run seed, stage, block), so that no draw depends on execution order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bigfs.core.errors import InputError, is_int
 
 
 def check_seed(random_state: Any) -> None:
-    """Raise InputError unless a seed is a whole number of at least 0."""
+    """Raise InputError unless a seed is a non-negative integer."""
     if not is_int(random_state) or random_state < 0:
         draw = {"integers": "rng.integers(2**31)", "randint": "rng.randint(2**31 - 1)"}
         cure = next(
@@ -31,5 +31,5 @@ def derive_seed(random_state: int, stage: str, block: int = 0) -> int:
 
 
 def rng(random_state: int, stage: str, block: int = 0) -> np.random.Generator:
-    """Return the generator of one block of one stage of a run."""
+    """Return the random generator of one block of one stage of a run."""
     return np.random.default_rng(derive_seed(random_state, stage, block))

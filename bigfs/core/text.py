@@ -7,18 +7,15 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# Behind every message that names a row of the data.
+# Appended to every message that names a row of the data.
 FROM_0 = "Rows and columns count from 0."
 
-# What a spreadsheet takes for the beginning of a formula.
+# Characters that start a formula in a spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters escaped.
-
-    Line breaks and tabs stay.
-    """
+    """Return a text with control characters escaped, except for line breaks and tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -27,13 +24,13 @@ def printable(text: str) -> str:
 
 
 def in_picture(text: str) -> str:
-    """Return a text that matplotlib shows as it is: no formula, and no label that it hides."""
+    """Return a text that matplotlib shows literally: not as math, nor hidden in the legend."""
     text = printable(text).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return a text that no spreadsheet executes: formulas get a leading ``'``, numbers do not."""
+    """Return a text that no spreadsheet executes: a formula (not a number) gets a leading ``'``."""
     if not text.startswith(_FORMULA):
         return text
     try:
@@ -44,7 +41,7 @@ def spreadsheet_cell(text: str) -> str:
 
 
 def csv_text(columns: Mapping[str, Any]) -> str:
-    """Return columns as the text of a .csv file; a cell is empty where there is no value."""
+    """Return columns as the text of a .csv file; missing values are empty cells."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(columns)
@@ -69,9 +66,10 @@ def aligned(rows: Sequence[Sequence[str]], sides: str = "", indent: str = "") ->
     rows : sequence of sequence of str
         Cells; all rows have the same number of them.
     sides : str, default=""
-        For each of the first columns ``<`` if cells are on the left; all others are on the right.
+        One character per column, from the first: ``<`` for left alignment. All other columns are
+        aligned right.
     indent : str, default=""
-        Beginning of each line.
+        Prefix of each line.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -85,7 +83,7 @@ def aligned(rows: Sequence[Sequence[str]], sides: str = "", indent: str = "") ->
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first names, separated by commas, and dots where there are more."""
+    """Return the first ``most`` names, separated by commas, and dots if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
@@ -95,7 +93,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a user would write it, cut to a readable length."""
+    """Return a value as a user would write it, truncated to 80 characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -104,5 +102,5 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most so many characters, with dots where it was longer."""
+    """Return a text truncated to at most ``most`` characters, ending in dots if it was longer."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

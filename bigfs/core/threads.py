@@ -1,7 +1,8 @@
-"""State that threads share: context variables and warnings of a block, BLAS's threads, kernels.
+"""State that threads share: context variables, warning filters, BLAS threads, compiled kernels.
 
-Kernels are compiled by numba, which is imported when the first one needs it, and have one thread
-each: the same bits follow whatever the number of workers. And reads that other threads may disturb.
+Kernels are compiled by numba, which is imported when the first one is needed. Each kernel uses a
+single thread, so that results are bitwise identical for any number of workers. Also here: reads
+that other threads may disturb.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-# The filters are the process's: a thread that leaves ``catch_warnings`` restores those of its
-# entry, and with them takes away what another thread has set since.
+# Warning filters are global to the process: a thread that leaves ``catch_warnings`` restores the
+# filters from when it entered, and so discards those that another thread has set since.
 _warnings_lock = threading.RLock()
-# OpenBLAS has one thread pool for the process, while tasks run in several of its threads: the
-# first task in sets its limit and the last one out restores it, or one task's exit would give
-# its neighbor two threads in the middle of a product. OpenMP's limit belongs to each thread.
+# OpenBLAS has one thread pool per process, while tasks run in several threads. The first task to
+# enter sets the limit and the last one to leave restores it; otherwise the exit of one task would
+# give another several threads in the middle of a product. OpenMP's limit is per thread.
 _lock = threading.Lock()
 _depth = 0
 _blas: Any = None
@@ -30,7 +31,7 @@ _cached_controller: tuple[int, Any] | None = None
 
 
 def _forget_parent() -> None:
-    """Begin anew in a forked process: threads of its parent may have held the locks."""
+    """Reset locks and limits in a forked process: threads of its parent may have held them."""
     global _warnings_lock, _lock, _depth, _blas
     _warnings_lock, _lock, _depth, _blas = threading.RLock(), threading.Lock(), 0, None
 
@@ -50,7 +51,10 @@ def set_within(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 @contextmanager
 def ignoring_warnings(category: type[Warning] = Warning, message: str = "") -> Iterator[None]:
-    """Ignore some warnings within a block that is short: one thread at a time is in it."""
+    """Ignore warnings within a block, which should be short: only one thread at a time enters it.
+
+    Only warnings of a category, whose message matches the given pattern, are ignored.
+    """
     with _warnings_lock, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message, category)
         yield
@@ -58,7 +62,7 @@ def ignoring_warnings(category: type[Warning] = Warning, message: str = "") -> I
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Hold BLAS and OpenMP at one thread within the block, and restore them after it."""
+    """Limit BLAS and OpenMP to one thread within the block, and restore their limits after it."""
     global _depth, _blas
     with _lock:
         controller = _controller()
@@ -81,18 +85,19 @@ def single_thread() -> Iterator[None]:
 
 
 def blas_kernels() -> str:
-    """Return the types of processor whose kernels BLAS uses: its own, or OPENBLAS_CORETYPE."""
+    """Return the processor types whose kernels BLAS uses, detected or set by OPENBLAS_CORETYPE."""
     kernels = {library.get("architecture") for library in _controller().info()}
     return ", ".join(sorted(kernels - {None}))
 
 
 def _controller() -> Any:
-    """Return the controller of the libraries that are loaded, found anew after an import.
+    """Return the controller of the loaded libraries, cached until another module is imported.
 
-    Looking for them reads the process's memory map: milliseconds, twice for every task.
+    Finding the libraries reads the process's memory map, which would take milliseconds twice per
+    task.
     """
     global _cached_controller
-    # SciPy brings an OpenBLAS of its own: loaded within a block, it would have all threads there.
+    # SciPy has its own OpenBLAS; if it were loaded within a block, it would use all threads there.
     import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
@@ -102,10 +107,10 @@ def _controller() -> Any:
 
 
 def _take_control() -> None:
-    """Let this thread set OpenBLAS's limit.
+    """Allow this thread to set OpenBLAS's limit.
 
-    threadpoolctl 3.8 and later obeys the first thread that sets it and silently ignores all
-    others, which would leave a task of another thread unlimited.
+    threadpoolctl 3.8 and later obeys only the first thread that sets it and silently ignores all
+    others, so that a task in another thread would not be limited.
     """
     from threadpoolctl import OpenBLASController
 
@@ -114,10 +119,10 @@ def _take_control() -> None:
 
 
 def parsed(read: Callable[..., T], *args: object) -> T:
-    """Return ``read(*args)``, which parses the header of an array; called again where that fails.
+    """Return ``read(*args)``, which parses the header of an array; retry after a SystemError.
 
-    A header is Python text. CPython up to 3.11.7 and 3.12.1 has one depth of parsing for all
-    threads, and raises a SystemError where they mix (issue 106905 of its own).
+    A header is a Python literal. CPython up to 3.11.7 and 3.12.1 counts the depth of parsing
+    globally, and raises SystemError if threads parse at the same time (CPython issue 106905).
     """
     for _ in range(9):
         with suppress(SystemError):
@@ -127,10 +132,11 @@ def parsed(read: Callable[..., T], *args: object) -> T:
 
 @cache
 def compiled(function: Callable[..., Any], *fastmath: str, **options: Any) -> Callable[..., Any]:
-    """Return a function as machine code that needs no lock, kept on disk for the next process.
+    """Return a function compiled by numba, without the GIL and with an on-disk cache.
 
-    Where numba finds no folder that can be written, this process compiles for itself. numba is
-    imported here, and a function compiled once in a process; the flags and options are numba's.
+    If numba finds no writable folder for the cache, the function is compiled for this process only.
+    numba is imported lazily here, and each function is compiled once per process. The ``fastmath``
+    flags and the options are those of `numba.njit`.
     """
     import numba
 

@@ -59,12 +59,12 @@ def format_bytes(size: int | float) -> str:
 
 
 def _digits(amount: float) -> str:
-    """Return three digits or the whole number, never an exponent."""
+    """Return a number with three digits or as an integer, never with an exponent."""
     return f"{amount:.3g}" if abs(amount) < 999.5 else f"{amount:,.0f}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration: ``"3.2 s"``, ``"4 min 05 s"``, ``"2 h 07 min"``."""
+    """Return a duration as text, such as ``"3.2 s"``, ``"4 min 05 s"`` or ``"2 h 07 min"``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

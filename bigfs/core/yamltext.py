@@ -1,4 +1,4 @@
-"""YAML with 1.2 scalars and merge keys, no key twice; errors name their line and column."""
+"""YAML with 1.2 scalars and merge keys, without duplicate keys; errors name line and column."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import yaml
 from bigfs.core.errors import ConfigError
 
 _MOST_DIGITS = 100
-# YAML reads a tag or an alias there, people write patterns of names.
+# Start of a tag or alias in YAML, where users often mean a pattern of names.
 _MARKS = re.compile(r"(?:^|[\s\[{,:])[!*]")
-# Pipelines are a few kilobytes. A megabyte takes some ten seconds to read.
+# Pipelines are a few kilobytes, and a megabyte takes about ten seconds to parse.
 _MOST_CHARACTERS = 500_000
-# Aliases stand for what they name wherever they are: nine levels of nine are 400 million values.
+# Aliases are expanded wherever they occur: nine levels of nine aliases give 400 million values.
 _MOST_VALUES = 100_000
 
 
@@ -28,12 +28,12 @@ def read_yaml(text: str, where: str) -> Any:
     text : str
         The text. Scalars are those of YAML 1.2: ``no`` is a text and ``1e-6`` a number.
     where : str
-        What an error calls it.
+        Name of the text in error messages.
 
     Raises
     ------
     ConfigError
-        If it is not YAML, repeats a key or asks for Python objects.
+        If it is not valid YAML, has a duplicate key or requests Python objects.
     """
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(
@@ -41,7 +41,7 @@ def read_yaml(text: str, where: str) -> Any:
             f"{_MOST_CHARACTERS:,}. Give the path of a pipeline file."
         )
     try:
-        # The class derives from SafeLoader: no Python objects.
+        # The class derives from SafeLoader, which does not construct Python objects.
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -72,7 +72,7 @@ def write_yaml(value: Any) -> str:
 
 
 def as_setting(value: Any) -> str:
-    """Return a value for ``--set KEY=VALUE``, on one line: in quotes where it is read otherwise."""
+    """Return a value for ``--set KEY=VALUE`` on one line, quoted if it is read differently."""
     with suppress(ConfigError):
         if isinstance(value, str) and read_yaml(value, "a setting") == value:
             return value
@@ -80,10 +80,10 @@ def as_setting(value: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) and no key twice."""
+    """Loader for YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) without duplicate keys."""
 
     def get_single_node(self) -> yaml.Node | None:
-        """Return the one document, unless its aliases stand for too much."""
+        """Return the single document; raise an error if its aliases expand to too many values."""
         node = super().get_single_node()
         if node is not None and _n_values(node, {}) > _MOST_VALUES:
             raise _refusal(f"its aliases (*name) stand for more than {_MOST_VALUES:,} values", node)
@@ -91,14 +91,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def _refusal(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
-    """Return the error of what stands at a place."""
+    """Return an error that points to the position of a node."""
     return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
 
 
 def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return how many values a node holds where every alias is written out."""
+    """Return the number of values in a node when all aliases are expanded."""
     if id(node) not in known:
-        known[id(node)] = 1  # a node that holds itself is refused where it is built
+        known[id(node)] = 1  # a node that contains itself is refused when it is constructed
         below = node.value if isinstance(node, yaml.CollectionNode) else []
         parts = (part for pair in below for part in (pair if isinstance(pair, tuple) else (pair,)))
         known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)
@@ -106,10 +106,10 @@ def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that `_Loader`, or another YAML reader, would not read as text."""
+    """Dumper that quotes any text that `_Loader` or another YAML reader would not read as text."""
 
 
-# tag, pattern, first characters ("" stands for an empty value)
+# tag, pattern, first characters ("" represents an empty value)
 _SCALARS: tuple[tuple[str, str, list[str]], ...] = (
     ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
@@ -126,7 +126,7 @@ for _class in (_Loader, _Dumper):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    """Build a mapping and refuse a key that appears twice."""
+    """Construct a mapping and refuse duplicate keys."""
     keys: set[Any] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -138,7 +138,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """Build a whole number; Python takes minutes for one of a million digits."""
+    """Construct an integer of at most 100 digits; Python takes minutes for a million digits."""
     if len(node.value) > _MOST_DIGITS:
         raise _refusal(f"a number has {len(node.value):,} digits", node)
     return int(node.value)

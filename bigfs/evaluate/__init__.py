@@ -1,1 +1,1 @@
-"""Evaluation of selections: metrics, and the papers' protocols."""
+"""Evaluation of selections: metrics, and the protocols of the papers."""

@@ -25,9 +25,10 @@ from bigfs.store.values import (
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
 _PAIRS_BYTES = 16 * 1024**2
-# Rows among which the nearest one is searched first, in double precision, and at a time.
+# Number of rows in the first piece of a nearest-neighbor search, which is done in double precision,
+# and in all further pieces.
 _FIRST_ROWS, _PIECE_ROWS = 512, 4096
-# With more pairs of classes than this, labels are taken for continuous values.
+# With more pairs of classes than this, labels are assumed to be continuous values.
 _MOST_PAIRS = 10**8
 
 
@@ -37,7 +38,7 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n_samples,)
-        Labels of any kind; classes are taken in sorted order.
+        Labels of any kind; classes are in sorted order.
 
     Returns
     -------
@@ -46,13 +47,13 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        If the labelings are empty, not one-dimensional, of different lengths, lack the label of a
-        row, or hold continuous values.
+        If the labelings are empty, not one-dimensional, of different lengths, have missing labels,
+        or hold continuous values.
 
     Notes
     -----
-    Whole numbers or texts with more classes than half of the rows are taken, with a warning: if
-    every row is a class of its own, any labeling that tells all rows apart agrees with it.
+    Integers or strings with more classes than half of the rows are accepted with a warning: if each
+    row is a class of its own, any labeling that distinguishes all rows agrees with it perfectly.
     """
     true, pred = _two_labelings(y_true, y_pred)
     n_true, n_pred = int(true.max()) + 1, int(pred.max()) + 1
@@ -78,13 +79,13 @@ def clustering_accuracy(y_true: Any, y_pred: Any) -> float:
 
 
 def normalized_mutual_info(y_true: Any, y_pred: Any, *, average: str = "max") -> float:
-    """Return the mutual information of two labelings over a mean of their entropies.
+    """Return the mutual information of two labelings, divided by a mean of their entropies.
 
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n_samples,)
     average : {"max", "min", "arithmetic", "geometric"}, default="max"
-        ``max`` is what the MCFS paper uses.
+        Mean of the entropies. The MCFS paper uses ``max``.
 
     Returns
     -------
@@ -99,14 +100,17 @@ def normalized_mutual_info(y_true: Any, y_pred: Any, *, average: str = "max") ->
 
 
 def rand_index(y_true: Any, y_pred: Any) -> float:
-    """Return the share of pairs of rows that both labelings treat alike, in [0, 1]."""
+    """Return the Rand index: the share of pairs of rows on which both labelings agree, in [0, 1].
+
+    They agree on a pair if both put it into one class, or both into different classes.
+    """
     from sklearn.metrics import rand_score
 
     return float(rand_score(*_two_labelings(y_true, y_pred)))
 
 
 def adjusted_rand_index(y_true: Any, y_pred: Any) -> float:
-    """Return the Rand index corrected for chance: 0 expected at random, 1 for equal labelings."""
+    """Return the Rand index adjusted for chance: 0 expected at random, 1 for equal labelings."""
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(*_two_labelings(y_true, y_pred)))
@@ -129,12 +133,13 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
     Returns
     -------
     error : float
-        In [0, 1], smaller is better. Exact; of equally near rows the lowest one counts.
+        In [0, 1], smaller is better. Exact; among equally near rows the one with the lowest index
+        counts.
 
     Raises
     ------
     InputError
-        If X and y do not fit each other.
+        If the shapes of X and y do not match, or their values cannot be used.
     """
     X, labels = _matrix(X), _labels(y, "y")
     if X.ndim != 2 or X.shape[1] == 0 or len(X) != len(labels) or len(X) < 2:
@@ -149,32 +154,34 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
 def count_nearest_errors(
     queries: np.ndarray, start: int, y: np.ndarray, parts: Iterable[tuple[int, np.ndarray]]
 ) -> int:
-    """Return how many rows have a nearest other row of another class, which any part may hold.
+    """Return the number of query rows whose nearest other row belongs to another class.
 
     Parameters
     ----------
     queries : ndarray of shape (n_queries, n_features), float32 or float64
-        The rows from ``start`` on.
+        Consecutive rows of the data.
     start : int
+        Index of the first query row.
     y : ndarray of shape (n_samples,)
-        Of all rows.
+        Classes of all rows.
     parts : iterable of (int, ndarray)
-        All rows in order, each part with the number of its first row.
+        All rows in order, in parts, each with the index of its first row.
     """
-    # Its room takes longer to import than all else here.
+    # Imported lazily, since the module takes longer to import than everything else here.
     from bigfs.graph.local import search_exact
 
     n = len(queries)
     nearest, squared = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
     for first, part in parts:
-        # The first rows limit the distances, and single precision is enough for the others.
+        # The first piece gives upper bounds of the distances, so that single precision is enough
+        # for the other pieces.
         few = _FIRST_ROWS if len(part) > _PIECE_ROWS else _PIECE_ROWS
         edges = [0, *range(few, len(part), _PIECE_ROWS), len(part)]
         for begin, end in pairwise(edges):
             rows, own = part[begin:end], np.arange(start, start + n) - first - begin
             own[(own < 0) | (own >= len(rows))] = -1
             candidates, distances = search_exact(rows, 1, queries, own, squared, rounded=False)
-            # Rows come in order: a tie stays with the lower one.
+            # Rows come in order, so that ties go to the row with the lower index.
             closer = distances[:, 0] < squared
             nearest[closer] = candidates[closer, 0] + first + begin
             squared[closer] = distances[closer, 0]
@@ -182,7 +189,7 @@ def count_nearest_errors(
 
 
 def redundancy(X: Any) -> float:
-    """Return the mean absolute correlation of the pairs of columns.
+    """Return the mean absolute correlation over all pairs of columns.
 
     Parameters
     ----------
@@ -192,8 +199,8 @@ def redundancy(X: Any) -> float:
     Returns
     -------
     redundancy : float
-        In [0, 1], smaller is better; 0 for a single feature. A constant column is correlated
-        with none.
+        In [0, 1], smaller is better; 0 for a single feature. The correlation with a constant column
+        counts as 0.
 
     Raises
     ------
@@ -203,13 +210,14 @@ def redundancy(X: Any) -> float:
     X = _finite_matrix(X)
     dtype, n_features = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64), X.shape[1]
     X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
-    # By powers of two: no square overflows or vanishes.
+    # Columns are scaled by powers of two, so that squares neither overflow nor underflow.
     sizes = np.maximum(X.max(axis=0), -X.min(axis=0))
     X = np.ldexp(X, -np.frexp(sizes)[1])
     moments = block_moments(X)
     varies = ~moments.constant & ~level_columns(moments, dtype)
     inverse = np.divide(1.0, np.sqrt(moments.squares), out=np.zeros(n_features), where=varies)
-    # Some columns at a time with those from them on: all products would be d x d.
+    # A few columns at a time are multiplied with themselves and all later ones, since the matrix of
+    # all products would be d x d.
     total, width = 0.0, max(1, _PAIRS_BYTES // (8 * n_features))
     for columns in slices(n_features, width):
         others, count = slice(columns.start, None), len(inverse[columns])
@@ -238,11 +246,11 @@ class Overlap:
     Attributes
     ----------
     count : int
-        Features in both.
+        Number of features in both selections.
     share : float
-        As a share of the smaller selection.
+        The count as a share of the smaller selection.
     chance : float
-        The share expected of two random selections of these sizes.
+        The share expected for two random selections of these sizes.
     """
 
     count: int
@@ -251,14 +259,14 @@ class Overlap:
 
 
 def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
-    """Return the features that two selections share, and the number expected by chance.
+    """Return the number of features that two selections share, and the share expected by chance.
 
     Parameters
     ----------
     first, second : array-like of int
-        Indices of the selected features, without repetition.
+        Indices of the selected features, without duplicates.
     n_features : int
-        Features that were chosen from.
+        Number of features that were selected from.
 
     Returns
     -------
@@ -268,7 +276,7 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
     Raises
     ------
     InputError
-        If a selection is empty, repeats a feature or leaves the range.
+        If a selection is empty, has duplicates or indices out of range.
     """
     sets = []
     for name, chosen in (("first", first), ("second", second)):
@@ -285,10 +293,10 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
 
 
 def _matrix(X: Any) -> np.ndarray:
-    """Return what a user has as an array; what is missing is NaN."""
+    """Return a user's matrix-like object as an array, with NaN for missing values."""
     X = plain(computed(X))
     array: np.ndarray = X.toarray() if hasattr(X, "tocsr") else np.asarray(X)
-    with suppress(TypeError, ValueError):  # objects that are no numbers are refused by their type
+    with suppress(TypeError, ValueError):  # other objects keep their dtype, which is refused later
         return array.astype(np.float64) if array.dtype.kind == "O" else array
     return array
 
@@ -309,12 +317,15 @@ def _finite_matrix(X: Any) -> np.ndarray:
     return X
 
 
-# Rows whose values are below this share of the largest value have squares that vanish.
+# Squares of rows whose values are below this share of the largest value underflow.
 _VANISHING = 1e-150
 
 
 def _comparable(X: np.ndarray) -> np.ndarray:
-    """Return rows near one by a power of two, which rounds nothing; refuse one far from all."""
+    """Return X scaled to values near one by a power of two, which is exact.
+
+    Raises InputError if one row is so large that distances between other rows would vanish.
+    """
     X = X if X.dtype.kind == "f" else X.astype(np.float64)
     sizes = np.abs(X).max(axis=1)
     largest = float(sizes.max())
@@ -328,7 +339,7 @@ def _comparable(X: np.ndarray) -> np.ndarray:
 
 
 def _two_labelings(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return class numbers of the same rows; see `confusion_matrix`."""
+    """Return the class numbers of two labelings of the same rows; see `confusion_matrix`."""
     true, pred = _labels(y_true, "y_true"), _labels(y_pred, "y_pred")
     if len(true) != len(pred):
         raise InputError(
@@ -344,12 +355,12 @@ def _two_labelings(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _labels(y: Any, name: str) -> np.ndarray:
-    """Return class numbers in sorted order of the labels."""
+    """Return class numbers from 0, assigned in sorted order of the labels."""
     try:
         values = check_present(plain_values(y, name), name)
     except InputError:
         raise
-    except (IndexError, TypeError, ValueError) as error:  # None, ragged lists, bytes of no text
+    except (IndexError, TypeError, ValueError) as error:  # None, ragged lists, undecodable bytes
         raise InputError(f"{name} must be one label for each row. Got others: {error}.") from None
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"{name} must be one label for each row. Got shape {values.shape}.")

@@ -1,7 +1,7 @@
-"""K-means as the papers run it, and the agreement of its clusters with known classes.
+"""k-means according to the papers' protocols, and its agreement with known classes.
 
-Of large data it is that of dask-ml, which is little maintained: nothing else imports it, and a test
-shows it right on the installed versions.
+For large data, k-means of dask-ml is used. Since dask-ml is little maintained, it is imported only
+here, and a test verifies it with the installed versions.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from bigfs.evaluate.metrics import (
 )
 from bigfs.graph.recall import sample_rows
 
-# Distances of rows in more features than these are mostly noise.
+# With more features than this, distances between rows are mostly noise.
 MANY_FEATURES = 100
-# Rows drawn at random, and values in them, among which k-means++ finds first centers. k-means||,
-# its form for many rows, starts elsewhere, and figures would depend on what fits in memory.
+# Upper bounds of the number of rows, and of their values, in the random sample from which k-means++
+# picks initial centers. k-means||, the variant for many rows, picks other centers, so that scores
+# would depend on whether the data fit in memory.
 _FIRST_ROWS, _FIRST_VALUES = 10_000, 2**23
 
 
 def are_many(width: int, n_components: int | None) -> bool:
-    """Return whether so many features are judged by their first principal components."""
+    """Return True if ``width`` features are evaluated by their first principal components."""
     return n_components is not None and width > max(MANY_FEATURES, n_components)
 
 
@@ -37,23 +38,24 @@ def are_many(width: int, n_components: int | None) -> bool:
 class Protocol:
     """Settings of the evaluation of a selection."""
 
-    n_clusters: int  # clusters k-means looks for
-    n_repetitions: int = 20  # runs of k-means, each with a seed of its own, that are averaged
-    n_init: int = 1  # starts within each run; the best by inertia counts
-    # One of "k-means++", "random": ``random`` takes rows as centers, as the papers do.
+    n_clusters: int  # number of clusters of k-means
+    n_repetitions: int = 20  # runs of k-means, with different seeds, whose scores are averaged
+    n_init: int = 1  # initializations within each run; the one with the lowest inertia counts
+    # "k-means++" or "random", which uses random rows as initial centers, as the papers do.
     init: str = "k-means++"
     nearest_neighbor: bool = True  # whether the leave-one-out 1-NN error is computed
-    # Principal components that more than `MANY_FEATURES` are judged by; None: always the features.
+    # Number of principal components by which more than `MANY_FEATURES` features are evaluated.
+    # None: always evaluate by the features themselves.
     n_components: int | None = None
     random_state: int = 0
 
     def by_components(self, width: int) -> bool:
-        """Return whether ``width`` features are judged by their principal components."""
+        """Return True if ``width`` features are evaluated by their principal components."""
         return are_many(width, self.n_components)
 
 
 def clustering_scores(y: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return NMI, ACC, Rand, adjusted Rand index and majority accuracy of a clustering.
+    """Return NMI, ACC, Rand index, adjusted Rand index and majority accuracy of a clustering.
 
     Parameters
     ----------
@@ -76,8 +78,8 @@ def clustering_scores(y: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def count_distinct(X: np.ndarray, most: int) -> int:
-    """Return how many rows differ, or ``most`` if there are as many."""
-    for some in (X[: 8 * most], X):  # the first rows tell, as a rule
+    """Return the number of distinct rows, but at most ``most``."""
+    for some in (X[: 8 * most], X):  # the first rows are usually sufficient
         n_distinct = len(np.unique(some, axis=0))
         if n_distinct >= most:
             return most
@@ -101,16 +103,16 @@ def kmeans_scores(
     y : ndarray of shape (n_samples,)
         Known classes.
     n_clusters, n_init, seed : int
-        Fewer clusters where fewer rows differ.
+        The number of clusters is reduced to that of distinct rows if there are fewer.
     init : {"k-means++", "random"}, default="k-means++"
-        ``random`` takes rows as centers, as the papers do.
+        Initial centers; ``random`` uses random rows, as the papers do.
     """
     from sklearn.cluster import KMeans
 
-    # With more clusters than distinct rows it warns, and leaves the others empty.
+    # With more clusters than distinct rows, scikit-learn warns and leaves clusters empty.
     n_clusters = count_distinct(X, n_clusters)
     model = KMeans(n_clusters, init=init, n_init=n_init, random_state=seed)
-    # scikit-learn brings its OpenMP along: the limit is set once it is loaded.
+    # scikit-learn loads its own OpenMP library, so the limit is set after the import.
     with single_thread():
         labels = model.fit(X).labels_
     return clustering_scores(y, labels)
@@ -119,9 +121,9 @@ def kmeans_scores(
 def dask_kmeans(
     X: Any, n_clusters: int, *, init: str = "k-means++", n_init: int = 1, random_state: int = 0
 ) -> tuple[np.ndarray, float]:
-    """Cluster the rows of a Dask array with dask-ml, the best of several starts.
+    """Cluster the rows of a Dask array with dask-ml, keeping the best of several initializations.
 
-    The centers depend on the chunks of X: for evaluation only.
+    The centers depend on the chunks of X, so this is for evaluation only.
 
     Parameters
     ----------
@@ -129,9 +131,9 @@ def dask_kmeans(
         Chunked along the rows.
     n_clusters : int
     init : {"k-means++", "random"} or ndarray of shape (n_clusters, n_features)
-        First centers; ``k-means++`` takes them from a sample of 10,000 rows.
+        Initial centers; ``k-means++`` picks them from a random sample of at most 10,000 rows.
     n_init : int, default=1
-        Starts; the best by inertia counts.
+        Number of initializations; the one with the lowest inertia counts.
     random_state : int, default=0
 
     Returns

@@ -1,4 +1,4 @@
-"""Evaluation of a selection: k-means and nearest neighbors on its columns, judged by labels."""
+"""Evaluation of a selection against labels: k-means and nearest neighbors on its columns."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ from bigfs.store.source import open_matrix
 logger = logging.getLogger("bigfs")
 
 _STRIPS = 4
-# Random selections beside a run's, and rows up to which their nearest neighbors are searched too.
+# Number of random selections that a run is compared with, and largest number of rows for which
+# their nearest-neighbor errors are computed as well.
 N_DRAWS, _NEAREST_OF_CHANCE = 10, 20_000
-# Features, evenly spaced, whose correlations stand for those of more.
+# Number of evenly spaced features whose correlations represent those of all, if there are more.
 CORRELATED = 500
-# Distances of a block of rows, and what k-means allocates whatever the rows.
+# Memory for the distances of a block of rows, and for allocations of k-means of constant size.
 JUDGING_BYTES = 64 * MIB
 # A task of `_in_memory`: the number of a repetition of k-means, the first row and one past the last
-# row of a strip of the nearest-neighbor search, or None for what is done once.
+# row of a strip of the nearest-neighbor search, or None for the measurements that are made once.
 _Measurement = int | tuple[int, int] | None
 
 
@@ -79,16 +80,16 @@ def compare_with_all(
     blocks : RowBlocks of shape (n_samples, n_features)
     selected : ndarray of shape (n_selected,), int64
     settings : EvaluateConfig
-        With the known classes.
+        Settings of the evaluation, with the known classes.
     config : Selection
-        Its seed and its memory limit hold.
+        Its seed and memory limit are used.
 
     Returns
     -------
     figures : dict
-        JSON values: ``selected`` and ``all``, each as `measure_selection` returns it, ``chance``,
-        as `measure_selections` does, where `chance_columns` are few enough; and the settings. There
-        is no ``all`` where large sparse data would have to be made dense.
+        JSON values: ``selected`` and ``all``, each as returned by `measure_selection`; ``chance``,
+        as returned by `measure_selections`, if `chance_columns` is not None; and the settings used.
+        ``all`` is missing if large sparse data would have to be converted to dense.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def compare_with_all(
 def classes_and_protocol(
     blocks: RowBlocks, settings: EvaluateConfig, random_state: int
 ) -> tuple[np.ndarray, Protocol]:
-    """Return the known classes of rows, as numbers from 0 on, and how they are judged by."""
+    """Return the known classes of the rows, as numbers from 0, and the evaluation protocol."""
     source, n = blocks.source, blocks.n_samples
     rows = source.row_dimensions
     y = load_labels(settings.labels, n, source.dropped, to_judge_by=True, rows=rows)
@@ -124,15 +125,15 @@ def classes_and_protocol(
 
 
 def can_judge_all(blocks: RowBlocks, protocol: Protocol | None) -> bool:
-    """Return whether all features can be judged: large sparse data only by components."""
+    """Return True if all features can be evaluated: for large sparse data only by components."""
     by_components = protocol is not None and protocol.by_components(blocks.n_features)
     return by_components or not (blocks.sparse and is_large(blocks.layout))
 
 
 def chance_columns(shape: Shape, width: int, n_draws: int = N_DRAWS) -> Shape | None:
-    """Return the shape of the columns of all random selections, which are stored by one pass.
+    """Return the shape of the columns of all random selections, which one pass stores together.
 
-    None if all features are selected, or the columns would be above 2 GiB.
+    None if all features are selected, or the columns would take more than 2 GiB.
     """
     if width >= shape.n_features:
         return None
@@ -141,24 +142,24 @@ def chance_columns(shape: Shape, width: int, n_draws: int = N_DRAWS) -> Shape | 
 
 
 def random_selections(blocks: RowBlocks, width: int, random_state: int) -> list[np.ndarray]:
-    """Return ten random selections, those that `RandomSelection` draws first."""
+    """Return ten random selections, equal to the first ones that `RandomSelection` draws."""
     constant = blocks.moments().constant
     draws = random_numbers(constant, N_DRAWS, random_state)
     return [np.sort(rank(numbers, constant)[:width]) for numbers in draws]
 
 
 def dense_columns(shape: Shape, width: int) -> Shape:
-    """Return the shape of ``width`` columns, dense."""
+    """Return the shape of ``width`` columns as dense blocks."""
     return replace(shape, n_features=width, n_entries=None, block_entries=None)
 
 
 def in_memory_bytes(shape: Shape) -> int:
-    """Return the bytes to cluster rows in one task: the rows, and the copies of k-means."""
+    """Return the bytes needed to cluster rows in one task: the rows and the copies of k-means."""
     return 3 * shape.nbytes
 
 
 def component_steps(shape: Shape, n_components: int, memory_limit: int) -> tuple[list[Step], Shape]:
-    """Return the steps by which features are judged by components, and the shape of these."""
+    """Return the steps of an evaluation by principal components, and the components' shape."""
     width, beside = min(n_components, shape.n_samples), 24 * shape.rows * CORRELATED
     steps = principal_steps(shape, width, gram_serves(shape, memory_limit))
     correlations = pass_over(shape, "correlations of a block's features", beside)
@@ -166,7 +167,7 @@ def component_steps(shape: Shape, n_components: int, memory_limit: int) -> tuple
 
 
 def draw_bytes(columns: Shape, n_components: int | None, memory_limit: int) -> int:
-    """Return the bytes to judge a random selection, of which the columns are, in one task."""
+    """Return the bytes needed to evaluate a random selection, given its columns, in one task."""
     needed, judged = 0, columns
     if n_components is not None and are_many(columns.n_features, n_components):
         steps, judged = component_steps(columns, n_components, memory_limit)
@@ -183,12 +184,13 @@ def measure_selection(
     protocol: Protocol,
     memory_limit: int | str,
 ) -> dict[str, float]:
-    """Judge a selection by k-means, nearest neighbors and the correlations within it.
+    """Evaluate a selection by k-means, nearest neighbors and the correlations within it.
 
-    More than 100 columns are judged by their principal components, if the protocol says so. What
-    fits a worker three times over is clustered by scikit-learn, each repetition in a task with its
-    own seed, so that the figures do not depend on the number of workers; larger columns by
-    dask-ml, whose centers depend on the row blocks. The nearest neighbors are exact in either case.
+    More than 100 columns are evaluated by their principal components, if the protocol says so. If
+    three copies of the columns fit a worker, they are clustered by scikit-learn, each repetition in
+    a task with its own seed, so that scores do not depend on the number of workers. Larger columns
+    are clustered by dask-ml, whose centers depend on the row blocks. Nearest neighbors are exact in
+    either case.
 
     Parameters
     ----------
@@ -204,14 +206,14 @@ def measure_selection(
     Returns
     -------
     scores : dict of str to float
-        Mean and deviation of every score of `clustering_scores` (``nmi_mean``, ``nmi_std``,
-        ...), ``nearest_neighbor_error`` if the protocol asks for it, and ``redundancy``; of
-        columns judged by components that of 500 of them.
+        Mean and standard deviation of each score of `clustering_scores` (``nmi_mean``,
+        ``nmi_std``, ...), ``nearest_neighbor_error`` if the protocol requests it, and
+        ``redundancy``, which is that of 500 columns if they are evaluated by components.
 
     Raises
     ------
     InputError
-        If all columns of large CSR blocks are to be judged, and not by components.
+        If all columns of large CSR blocks are to be evaluated other than by components.
     """
     if selected is not None:
         with _columns_of(blocks, [selected]) as [columns]:
@@ -235,7 +237,7 @@ def measure_selection(
 def _by_components(
     blocks: RowBlocks, y: np.ndarray, protocol: Protocol, memory_limit: int | str
 ) -> dict[str, float]:
-    """Judge many features by their principal components, and the correlations of some of them."""
+    """Evaluate many features by their principal components; measure the redundancy of some."""
     assert protocol.n_components is not None
     with blocks.scratch.temporary("judged") as scratch:
         few = np.unique(np.linspace(0, blocks.n_features - 1, CORRELATED).astype(np.int64))
@@ -252,7 +254,7 @@ def _by_components(
 
 
 def _products_of(X: Any, first_row: int, columns: ArrayRef, mean: ArrayRef) -> np.ndarray:
-    """Return the centered products of some columns of a block with each other."""
+    """Return ``S'S`` for the centered columns S of a block that ``columns`` selects."""
     S = as_dense(X[:, columns.load()]).astype(np.float64) - mean.load()
     return np.asarray(S.T @ S)
 
@@ -264,23 +266,24 @@ def measure_selections(
     protocol: Protocol | None,
     memory_limit: int | str,
 ) -> dict[str, float]:
-    """Judge one selection, or several of one size that were drawn, with labels or without.
+    """Evaluate one selection, or several random draws of one size, with or without labels.
 
     Parameters
     ----------
     blocks, memory_limit
         As in `measure_selection`.
     y, protocol
-        As there; None: `measure_unlabeled`. The repetitions are shared out among draws: all draws
-        take as many runs of k-means as one selection, at least one each, with seeds of their own.
+        As in `measure_selection`; None: use `measure_unlabeled`. The repetitions are divided among
+        draws: all draws together take as many runs of k-means as one selection, but at least one
+        each, with different seeds.
     selections : sequence of ndarray or None
 
     Returns
     -------
     scores : dict of str to float
-        Those of the one selection. Of draws, for every score: ``SCORE_mean`` and ``SCORE_std`` over
-        the draws (divisor n - 1), and ``SCORE_low`` and ``SCORE_high``, which a further draw is
-        between with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975
+        The scores of the single selection. For several draws, each score has ``SCORE_mean`` and
+        ``SCORE_std`` over the draws (divisor n - 1), and a 95 % prediction interval for a further
+        draw, ``SCORE_low`` to ``SCORE_high``: ``mean +- t std sqrt(1 + 1/n)``, where t is the 0.975
         quantile of Student's distribution with n - 1 degrees of freedom.
     """
     if len(selections) > 1:
@@ -297,9 +300,9 @@ def _judged_draws(
     protocol: Protocol | None,
     memory_limit: int | str,
 ) -> list[dict[str, float]]:
-    """Return the scores of each draw: those that fit a task are judged side by side.
+    """Return the scores of each draw; draws that fit a task are evaluated in parallel.
 
-    The protocol of a draw has its share of the repetitions, and a seed of its own.
+    The protocol of a draw has its share of the repetitions, and its own seed.
     """
     if protocol is None or y is None:
         return _one_by_one(len(draws), lambda i: measure_unlabeled(blocks, draws[i], memory_limit))
@@ -320,7 +323,7 @@ def _judged_draws(
 
 
 def _one_by_one(n: int, judge: Callable[[int], dict[str, float]]) -> list[dict[str, float]]:
-    """Judge draws one after another, each with all workers."""
+    """Evaluate draws one after another, each with all workers."""
     judged = []
     with track("chance", n, "draws") as progress:
         for draw in range(n):
@@ -331,7 +334,7 @@ def _one_by_one(n: int, judge: Callable[[int], dict[str, float]]) -> list[dict[s
 
 
 def _share_of(protocol: Protocol, draw: int, n_draws: int) -> Protocol:
-    """Return the protocol of a draw: its share of the repetitions, and a seed of its own."""
+    """Return the protocol of a draw: its share of the repetitions, and its own seed."""
     seed = derive_seed(protocol.random_state, "draw", draw)
     return replace(protocol, n_repetitions=-(-protocol.n_repetitions // n_draws), random_state=seed)
 
@@ -339,19 +342,19 @@ def _share_of(protocol: Protocol, draw: int, n_draws: int) -> Protocol:
 def _judge_draw(
     draw: tuple[ArrayRef, Protocol], labels: ArrayRef, rows: int, memory_limit: int
 ) -> dict[str, float]:
-    """Judge the stored columns of a draw in this thread, and in memory: they are read often."""
+    """Evaluate the stored columns of a draw in this thread, in memory since they are read often."""
     columns, protocol = draw
     with inline(), closing(Scratch()) as scratch:
         X: Any = columns.load()
         shape = Shape(len(X), X.shape[1], X.itemsize, rows, rows)
-        if not gram_serves(shape, memory_limit):  # as draws that are judged in turn
+        if not gram_serves(shape, memory_limit):  # consistent with draws evaluated one by one
             X = compact(X)
         blocks = RowBlocks.from_any(X, scratch=scratch, rows=rows, sparse=True)
         return measure_selection(blocks, labels.load(), None, protocol, memory_limit)
 
 
 def _over_draws(judged: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean, deviation and interval of scores of draws; see `measure_selections`."""
+    """Return mean, standard deviation and interval of draws' scores; see `measure_selections`."""
     from scipy.special import stdtrit
 
     n, summary = len(judged), dict[str, float]()
@@ -370,7 +373,7 @@ def _over_draws(judged: list[dict[str, float]]) -> dict[str, float]:
 def measure_unlabeled(
     blocks: RowBlocks, selected: np.ndarray | None, memory_limit: int | str
 ) -> dict[str, float]:
-    """Judge a selection without labels, in one pass: ``X'X_S`` of the centered columns.
+    """Evaluate a selection without labels, in one pass: ``X'X_S`` of the centered columns.
 
     Parameters
     ----------
@@ -383,9 +386,10 @@ def measure_unlabeled(
     Returns
     -------
     scores : dict of str to float
-        ``explained``: the share of a feature's variance that a linear regression on the selected
-        ones explains, the mean over the features that vary; left out where the products do not
-        fit. ``redundancy``: the mean absolute correlation of two selected features.
+        ``explained``: the share of a feature's variance that is explained by a linear regression on
+        the selected features, averaged over all features that vary; missing if the products do not
+        fit in memory. ``redundancy``: the mean absolute correlation of two selected features;
+        missing if ``selected`` is None.
     """
     if selected is None:
         return {"explained": 1.0}
@@ -421,7 +425,7 @@ def _in_memory(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
 def _columns_of(
     blocks: RowBlocks, selections: Sequence[np.ndarray]
 ) -> Iterator[Sequence[ArrayRef]]:
-    """Store the columns of some selections in one pass, which checks them."""
+    """Store the columns of the given selections in one pass, which also checks their values."""
     n, dtype, rows, scratch = blocks.n_samples, blocks.dtype, blocks.rows, blocks.scratch
     with scratch.temporary("columns") as folder:
         wanted, stored = [], []
@@ -434,7 +438,7 @@ def _columns_of(
 
 
 def _opened(columns: ArrayRef, blocks: RowBlocks) -> RowBlocks:
-    """Return stored columns of some blocks as blocks of the same rows."""
+    """Return stored columns as row blocks with the same row bounds as ``blocks``."""
     source: Any = open_matrix(columns.path)
     return RowBlocks(source, blocks.scratch, blocks.rows)
 
@@ -442,7 +446,7 @@ def _opened(columns: ArrayRef, blocks: RowBlocks) -> RowBlocks:
 def _take_columns(
     X: Any, first_row: int, wanted: Sequence[ArrayRef], out: Sequence[ArrayRef]
 ) -> None:
-    # Without the offset of CSR blocks: no figure depends on where the origin is.
+    # The offset of CSR blocks is not added, since no score depends on the origin.
     for selected, stored in zip(wanted, out, strict=True):
         stored.write(first_row, as_dense(X[:, selected.load()]))
 
@@ -450,7 +454,10 @@ def _take_columns(
 def _measure(
     task: _Measurement, reader: BlockReader, n_samples: int, labels: ArrayRef, protocol: Protocol
 ) -> Any:
-    """Return the scores of a repetition, errors of a strip, or redundancy and distinct rows."""
+    """Return the scores of a repetition, the number of errors of a strip, or, for None, the rest.
+
+    The latter are the redundancy and the number of distinct rows.
+    """
     X, y = reader.read(0, n_samples), labels.load()
     if isinstance(task, tuple):
         return count_nearest_errors(X[slice(*task)], task[0], y, [(0, X)])
@@ -465,7 +472,7 @@ def _by_blocks(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
     """Evaluate columns larger than a worker: dask-ml's k-means, neighbors by pairs of blocks."""
     y, reader = labels.load(), blocks.start_pass()
     shape = (blocks.n_samples, blocks.n_features)
-    # Far from zero the distances of dask-ml have no digits.
+    # Values are centered, since dask-ml's distances lose all precision far from zero.
     read = partial(_centered, reader=reader, center=blocks.moments().mean)
     rows = rows_as_dask(read, shape, blocks.dtype, blocks.rows)
     k, init, n_init, scores = protocol.n_clusters, protocol.init, protocol.n_init, []
@@ -493,7 +500,7 @@ def _wrong_of_block(
     labels: ArrayRef,
     others: tuple[tuple[int, int], ...],
 ) -> int:
-    """Return how many rows of a block have a nearest other row of another class."""
+    """Return the number of rows of a block whose nearest other row belongs to another class."""
     parts = ((other[0], reader.read(*other)) for other in others)
     return count_nearest_errors(reader.read(*bounds), bounds[0], labels.load(), parts)
 

@@ -1,4 +1,4 @@
-"""The evaluation stage, and all stages of a pipeline in order."""
+"""The evaluation stage, and the list of all stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import Scratch
 
-# For the estimate of seconds: what is imported, passes of components and correlations, rounds of
-# k-means, and classes where nothing says how many.
+# For the estimate of processor time: seconds for imports, passes for components and correlations,
+# iterations of k-means, and number of clusters if it is not given.
 _LOADING_SECONDS, _PASSES, _LLOYD, _CLUSTERS = 1.5, 5, 8, 10
 
 
 def stages_of(config: Config) -> list[Stage]:
-    """Return the stages of a pipeline after the data are in place, in order."""
+    """Return the stages of a pipeline that follow the data stage, in order."""
     stages, fits, quick = [], None, config.quick
     if not quick:
         stages += stages_of_selection(config, remote=is_remote(config.run))
@@ -61,7 +61,7 @@ def stages_of(config: Config) -> list[Stage]:
     if isinstance(config.n_features_to_select, Auto) or config.curves:
         stages.append(curves_stage(config, fits, quick=quick))
     if config.evaluate is not None:
-        # Which compares the selection, and all features, with known labels.
+        # The evaluation compares the selection, and all features, with known labels.
         depends = {**config.evaluate.model_dump(), "random_state": config.random_state}
         depends |= content_of_labels(config.evaluate.labels)
         choose = partial(Evaluation, config=config, settings=config.evaluate)
@@ -76,7 +76,7 @@ def check_shape(config: Config, n_samples: int | None, n_features: int) -> None:
     ----------
     config : Config
     n_samples : int or None
-        None where it is not known yet.
+        None if it is not known yet.
     n_features : int
     """
     check_settings(config, n_samples, n_features)
@@ -90,27 +90,27 @@ def check_labels(
     dropped: Sequence[int] = (),
     rows: Mapping[str, int] = MappingProxyType({}),
 ) -> np.ndarray | None:
-    """Return the labels to judge by, if there are any; check them and those to start from.
+    """Return the labels to evaluate by, or None; check these and the labels to start from.
 
     Parameters
     ----------
     config : Config
     n_samples : int or None
-        How many labels there must be. None where it is not known yet.
+        Expected number of labels. None if it is not known yet.
     dropped : sequence of int, default=()
-        Rows that were left out; labels of all rows are those without them.
+        Rows that were left out; they are removed from labels that cover all rows.
     rows : mapping of str to int, optional
-        The dimensions that the rows are of, as `load_labels` takes them.
+        Names and sizes of the dimensions of the rows, as in `load_labels`.
 
     Raises
     ------
     InputError
-        If labels cannot be read or do not fit.
+        If labels cannot be read or do not match the rows.
     """
     start_of(config, n_samples, dropped, rows)
     if config.evaluate is None or config.evaluate.labels is None:
         return None
-    # Templates judge by the labels of their own data.
+    # Templates evaluate by the labels of their own data, which other data do not have.
     otherwise = ", or leave the evaluation out (--set evaluate=null)"
     labels = config.evaluate.labels
     return load_labels(labels, n_samples, dropped, otherwise, to_judge_by=True, rows=rows)
@@ -123,7 +123,7 @@ def judging_stage(
     protocol: Protocol | None,
     memory_limit: int,
 ) -> Stage:
-    """Return the stage of `measure_selections`, without the cost; equal selections have one key."""
+    """Return a stage without cost that runs `measure_selections`; equal selections share a key."""
     columns = [None if len(s) == blocks.n_features else s for s in selections]
     judged = [None if s is None else s.tolist() for s in columns]
     settings: dict[str, Any] = {} if protocol is None else dict(vars(protocol))
@@ -151,7 +151,7 @@ def judging_stage(
 
 
 def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
-    """Return the data as selections are judged: counts that a method takes raw, normalized."""
+    """Return the data to evaluate selections on: raw counts for a method are normalized."""
     raw = METHODS[method].raw_counts and blocks.transform.kind == "none"
     source = blocks.source
     if not (raw and source.holds_counts()):
@@ -161,14 +161,14 @@ def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """k-means and nearest neighbors, in memory where rows fit a task and by blocks elsewhere."""
+    """Strategy of the evaluation stage: in memory if rows fit a task, otherwise by blocks."""
 
     shape: Shape
     config: Config
     settings: EvaluateConfig
 
     def cost(self) -> StageCost:
-        """Return the cost of judging the selected columns, and all of them."""
+        """Return the cost of evaluating the selected, the random and all columns."""
         shape, settings, limit = self.shape, self.settings, self.config.memory_limit
         number, n_components = self.config.n_features_to_select, settings.n_components
         n_selected = number.at_most if isinstance(number, Auto) else number
@@ -177,7 +177,7 @@ class Evaluation:
         drawn = selection.chance_columns(shape, columns.n_features)
         if drawn is not None:
             what = "a block and the columns of a random selection"
-            # One after another is cut out of a block and written.
+            # The columns of the selections are extracted from a block and written one by one.
             steps += [moments_step(shape), pass_over(shape, what, 2 * columns.block_bytes)]
             needed = selection.draw_bytes(columns, n_components, limit)
             if needed <= task_budget(limit):
@@ -200,11 +200,12 @@ class Evaluation:
             else:
                 what = "blocks and their nearest centers"
                 times = 10 * settings.n_repetitions
-                # Dask keeps a block until all that read it are done, and goes on with others.
+                # Dask keeps a block until all tasks that read it are done, and reads others
+                # meanwhile.
                 needed = 128 * MIB + 3 * part.block_bytes
                 steps.append(pass_over(part, what, needed, times=times))
                 steps.append(gram_step(part, 0, "correlations"))
-        # One estimate for all: passes of k-means are bounds.
+        # A single estimate for all steps, since the passes of k-means are only upper bounds.
         first, *others = (replace(step, seconds=0.0) for step in steps)
         first = replace(first, seconds=self._seconds(columns, drawn is not None))
         return StageCost(
@@ -216,7 +217,7 @@ class Evaluation:
         )
 
     def _seconds(self, columns: Shape, draws: bool) -> float:
-        """Return an estimate of all that is judged, and of what is loaded for it."""
+        """Return the estimated seconds of all evaluations and imports."""
         repetitions = self.settings.n_repetitions
         seconds = _LOADING_SECONDS + self._judging_seconds(columns, repetitions)
         seconds += self._judging_seconds(self.shape, repetitions)
@@ -226,7 +227,7 @@ class Evaluation:
         return seconds
 
     def _judging_seconds(self, part: Shape, repetitions: int) -> float:
-        """Return an estimate for some columns: components, k-means and nearest neighbors."""
+        """Return the estimated seconds to evaluate columns: components, k-means, neighbors."""
         settings, n = self.settings, part.n_samples
         width, seconds = part.n_features, read_seconds(part)
         if settings.n_components is not None and are_many(width, settings.n_components):
@@ -234,11 +235,11 @@ class Evaluation:
             seconds += _PASSES * (read_seconds(part) + product_seconds(part.n_values, width))
         clusters = (settings.n_clusters or _CLUSTERS) * settings.n_init
         seconds += loop_seconds(repetitions, _LLOYD, n, width, clusters)
-        # Nearest rows by products in float32, of which few are looked at again.
+        # Nearest rows are found by products in float32, few of which are recomputed.
         return seconds + settings.nearest_neighbor * product_seconds(n, n, width / 4)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the figures of the selected columns, of all, and of random ones."""
+        """Store the scores of the selected columns, of all columns, and of random ones."""
         blocks = judged_blocks(inputs.blocks, self.config.method)
         selected = selected_features(inputs.finished)
         figures = selection.compare_with_all(blocks, selected, self.settings, self.config)

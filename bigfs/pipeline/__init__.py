@@ -1,4 +1,4 @@
-"""Several methods on the same data, and the tables of the papers."""
+"""Pipelines: runs, and comparisons of several methods on the same data."""
 
 from bigfs.pipeline.compare import compare
 from bigfs.pipeline.table import ComparisonResult

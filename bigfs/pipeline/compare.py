@@ -1,4 +1,4 @@
-"""Compare methods on one data set: shared stages, one evaluation of each selection, one table."""
+"""Comparison of methods on one data set: shared stages, evaluated selections, one table."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def compare(
     """Compare several methods and settings on one data set, or run the table of a paper.
 
     Ingest, graph, eigenvectors and Gram matrix are computed once for all methods that share
-    them. Whatever a former run of the directory finished is taken over. Unless
-    ``compare.chance`` is false, random selections are judged as well, and every row says whether
-    it is better.
+    them. Everything that a former run of the directory finished is reused. Unless
+    ``compare.chance`` is false, random selections are evaluated as well, and each row says whether
+    it is better than chance.
 
     Parameters
     ----------
@@ -65,19 +65,20 @@ def compare(
     data : frame, AnnData, array-like or None, default=None
         An object that is read instead of ``input.uri``, as in `run`.
     labels : array-like of shape (n_samples,), str or None, default=None
-        Known classes to judge by, in place of ``evaluate.labels``: an array, the name of a column
-        of ``data``, or where they are.
+        Known classes to evaluate by, in place of ``evaluate.labels``: an array, the name of a
+        column of ``data``, or their URI.
     overrides : list of str, str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
-        Address of a Dask scheduler. None: what the configuration or the scope says.
+        Address of a Dask scheduler. None: the scheduler of the configuration or of the current
+        scope.
     fresh : bool, default=False
-        Forget what former runs of this directory finished.
+        Ignore the stages that former runs of this directory finished.
 
     Returns
     -------
     result : ComparisonResult
-        Of the table of a paper a `PaperResult` (``pipelines/paper``). Also written to the run
+        A `PaperResult` for the table of a paper (``pipelines/paper``). Also written to the run
         directory, as ``table.txt``, ``.csv``, ``.json`` and ``curves.svg``, ``.png``.
 
     Raises
@@ -99,7 +100,7 @@ def compare(
     ...             "n_features_to_select": [1, 2], "evaluate": {"labels": "sklearn:iris"}}
     >>> print(bigfs.compare(settings).text())  # doctest: +SKIP
 
-    Of a matrix in memory:
+    For a matrix in memory:
 
     >>> settings = {"run": "runs/mine", "methods": ["mcfs", "ndfs"], "n_features_to_select": [9]}
     >>> print(bigfs.compare(settings, data=X, labels=y).text())  # doctest: +SKIP
@@ -126,7 +127,7 @@ def compare(
     config = with_labels_of(config, data, source)
     for fit in fits:
         fit.config = resolved(with_labels_of(fit.config, data, source), source, data)
-    # What cannot work is refused before anything is written.
+    # Settings that cannot work are refused before anything is written.
     for fit in fits:
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -149,16 +150,16 @@ def compare(
 def compare_all(
     configs: Sequence[Methods], folder: str | Location, **options: Any
 ) -> tuple[list[ComparisonResult], RankSummary]:
-    """Run several comparisons, and write how their methods rank.
+    """Run several comparisons, and write the ranks of their methods.
 
     Parameters
     ----------
     configs : sequence of Comparison
-        Each with a run directory of its own.
+        Comparisons with different run directories.
     folder : str, Path or ObjectPath
-        Gets the files of `RankSummary.write`.
+        Folder for the files of `RankSummary.write`.
     **options
-        As of `bigfs.compare`.
+        Options of `bigfs.compare`.
 
     Returns
     -------
@@ -188,7 +189,7 @@ def compare_all(
 
 @dataclass
 class _Fit:
-    """A fit of the comparison: its configuration, the sizes it serves, and its plan."""
+    """A fit of the comparison: its configuration, the numbers of features it serves, its plan."""
 
     name: str
     config: Config
@@ -197,7 +198,11 @@ class _Fit:
 
 
 def _fits(config: Comparison) -> list[_Fit]:
-    """Return the fits; that of chance is the last: it also serves numbers that others choose."""
+    """Return the fits of a comparison.
+
+    The fit of chance comes last, since it also serves the numbers of features that other methods
+    choose themselves.
+    """
     chosen, numbers = config.compare, config.n_features_to_select
     given = [m for m in numbers if not isinstance(m, Auto)]
     fits = [
@@ -222,7 +227,7 @@ def _fits(config: Comparison) -> list[_Fit]:
 
 
 def _rule(number: Auto, rules: Sequence[Auto]) -> str:
-    """Return a choice of the number in words, with what it does not share with others."""
+    """Return the name of an automatic choice, with the settings that differ among ``rules``."""
     alike = [other for other in rules if other.auto == number.auto]
     own = {name: getattr(number, name) for name in ("share", "at_most")}
     parts = (f"{k} {v}" for k, v in own.items() if any(getattr(other, k) != v for other in alike))
@@ -232,7 +237,7 @@ def _rule(number: Auto, rules: Sequence[Auto]) -> str:
 def _run(
     directory: RunDirectory, config: Comparison, source: Source, fits: list[_Fit]
 ) -> ComparisonResult:
-    # Selections are judged on what most methods see, not on counts as they were measured.
+    # Selections are evaluated on the transformed data that most methods use, not on raw counts.
     common = next((f.config for f in fits if not METHODS[f.config.method].raw_counts), None)
     blocks, key = open_data(directory, common or fits[0].config, source)
     blocks.keeps_gram = True
@@ -256,7 +261,7 @@ def _run(
         settings["preprocess"] = judged.transform.kind
 
     def judge(selections: list[np.ndarray]) -> dict[str, Any]:
-        """Return the scores of a selection, or of several that were drawn."""
+        """Return the scores of a selection, or of several random ones together."""
         stage = judging_stage(judged, selections, y, protocol, limit)
         return read_attributes(judging.run([stage])["evaluation"])
 
@@ -268,7 +273,7 @@ def _run(
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
         kind = fit.config.preprocess
-        if kind not in engines:  # a method that is made for counts as they were measured
+        if kind not in engines:  # a method that expects raw counts
             engines[kind] = Engine(store, blocks.transformed(kind), key)
         with _naming(fit.name):
             finished = engines[kind].run(stages_of(fit.config), planned)
@@ -294,7 +299,7 @@ def _run(
 
 @contextmanager
 def _naming(method: str) -> Iterator[None]:
-    """Have an error of the data or the settings say which method of a comparison it was."""
+    """Add a note to errors of the data or the settings that names the method they occurred in."""
     try:
         yield
     except (InputError, MemoryLimitError, NumericalError) as error:
@@ -310,7 +315,10 @@ def _shown(number: int | Auto) -> str:
 
 
 def _stability(finished: dict[str, Location], n_selected: int) -> Agreement | None:
-    """Return the stability of a fit's selection of some features, where it was measured."""
+    """Return the stability of a fit's selection of ``n_selected`` features; None if not measured.
+
+    ``finished`` holds the locations of the finished stages by name.
+    """
     if "stability" not in finished:
         return None
     details = FeatureScores.open(finished["stability"]).details
@@ -318,7 +326,7 @@ def _stability(finished: dict[str, Location], n_selected: int) -> Agreement | No
 
 
 def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]:
-    """Return the configurations to fit a method with, and the numbers of features each serves.
+    """Return the configurations to fit a method with, each with the numbers of features it serves.
 
     Parameters
     ----------
@@ -329,7 +337,7 @@ def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]
     sizes = sorted(set(sizes))
     up_to = METHODS[config.method].one_fit_up_to(config.parameters)
     if (config.redundancy or config.least_gap) and math.isfinite(up_to):
-        up_to = 0  # another number keeps others
+        up_to = 0  # selections of different sizes are not nested then
     shared = [m for m in sizes if m <= up_to]
     groups = ([shared] if shared else []) + [[m] for m in sizes if m > up_to]
     return [(config.model_copy(update={"n_features_to_select": m[-1]}), m) for m in groups]

@@ -1,6 +1,7 @@
-"""The data of a run: stored in its directory unless they are in a store, and opened once.
+"""The data of a run: copied into its directory unless they are in a store, and opened once.
 
-Of an input of several files that only gains some, the former run's copy of the data is extended.
+If the input consists of several files and new ones were added, the former run's copy of the data is
+extended instead of copying all files again.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from bigfs.store.views import row_filter
 
 logger = logging.getLogger("bigfs")
 C = TypeVar("C", Config, Comparison)
-# Of an object, whose content is read for its key.
+# Rows per block when an in-memory object is read to compute a key of its content.
 _ROWS = 1000
-# Of a stage of data: the run whose copy they extend.
+# Key in the record of a data stage: name of the run whose copy was extended.
 COPIED_FROM = "copied_from"
-# What it keeps of the report of an ingest.
+# Figures of the ingest report that the record keeps.
 _REPORTED = ("n_samples", "n_features", "filled_values", "dropped_rows")
 
 
@@ -56,7 +57,8 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     Parameters
     ----------
     directory : RunDirectory
-        Open; an input that is no store is copied into it, unless an earlier run has.
+        An open run directory. An input that is not a store is copied into it, unless an earlier run
+        has done so.
     config : Config
     source : Source
         The opened input.
@@ -64,7 +66,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     Raises
     ------
     InputError
-        If settings or labels do not go with the rows, which only now are all known.
+        If settings or labels do not match the rows, whose number is only known now.
     """
     former, uri = directory.manifest.get("data", {}), _absolute(config.input.uri)
     directory.changes = f"{config.input.uri} changed"
@@ -98,7 +100,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
 
 
 def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Location, str]:
-    """Return where the data are and a key of their content, copying what needs it."""
+    """Return the location of the data and a key of their content, copying them if necessary."""
     uri = config.input.uri
     content = _content(source, uri)
     if source.checked and is_store(uri):
@@ -112,7 +114,7 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []
     rows = config.input.rows
     file = None if rows is None else row_filter(rows.model_dump()).file
-    if file is not None:  # another mask keeps other rows
+    if file is not None:  # the mask in this file determines the rows that are kept
         chosen.append(fingerprint(file))
     key = stage.key(content, *chosen)
     may_update = directory.may_update and config.update is not None
@@ -122,7 +124,7 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
         footprint = Footprint()
-        reset_peak()  # of this process, which reads, also where others are the workers
+        reset_peak()  # this process reads the input, even if the workers are other processes
         with in_stage("data"):
             target, limit = directory.stage_target("data"), config.memory_limit
             extended = former and extend_copy(config, former, source, target, stage)
@@ -140,23 +142,23 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
 
 
 def _content(source: Source, uri: str) -> str:
-    """Return a key of the input's content; an object is read for it."""
+    """Return a key of the input's content; an in-memory object is read to compute it."""
     if not uri.startswith(OBJECT):
         return fingerprint(uri)
     return fingerprint_of_rows(source.iter_rows(_ROWS), source.feature_names)
 
 
 def with_labels_of(config: C, X: Any, source: Source) -> C:
-    """Return a configuration with the values of labels that are in memory.
+    """Return a configuration in which labels that are in memory are replaced by their values.
 
     Parameters
     ----------
     config : Config or Comparison
-        Its labels may be arrays, or columns of an object.
+        Its labels may be arrays, or columns of an in-memory object.
     X : object or None
-        What was given in place of ``input.uri``, if anything.
+        The object that was given in place of ``input.uri``, if any.
     source : Source
-        The same, opened.
+        The opened input.
     """
 
     def in_memory(labels: Any) -> Any:
@@ -177,12 +179,13 @@ def with_labels_of(config: C, X: Any, source: Source) -> C:
 
 
 def refuse_other(config: Any) -> None:
-    """Raise InputError if the directory of a run holds a finished one of other data or method.
+    """Raise InputError if the run directory holds a finished run of other data or another method.
 
-    More rows at the end of the same input, or other settings, are no other run.
+    A run with rows appended to the same input, or with other settings, does not count as another
+    run.
     """
     directory = RunDirectory(config.run)
-    with suppress(BigfsError):  # a directory that cannot be read is refused where it is opened
+    with suppress(BigfsError):  # an unreadable directory is refused when it is opened
         directory.read()
     manifest = directory.manifest
     held = {"input.uri": manifest.get("data", {}).get("uri"), "method": manifest.get("method")}
@@ -198,7 +201,7 @@ def refuse_other(config: Any) -> None:
 
 
 def method_of_run(config: Any) -> str:
-    """Return the method of a pipeline; "a comparison" for what has several."""
+    """Return the method of a pipeline, or "a comparison" if it has several methods."""
     return str(getattr(config, "method", COMPARISON))
 
 
@@ -212,7 +215,10 @@ def _absolute(uri: str) -> str:
 
 @contextmanager
 def discarding_data(directory: RunDirectory) -> Iterator[None]:
-    """Forget data that this attempt brought in if they do not go with the settings."""
+    """Drop data that this attempt brought in if they do not match the settings.
+
+    They are dropped if the block raises InputError, which is raised again.
+    """
     try:
         yield
     except InputError:
@@ -222,7 +228,7 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
 
 
 def check_outside(config: Config | Comparison) -> None:
-    """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
+    """Raise ConfigError if the input or labels lie in the run directory, where bigfs writes."""
     named: dict[str, Any] = {"input.uri": config.input.uri}
     if isinstance(config, Config):
         named[f"{config.method}.{METHODS[config.method].labels}"] = labels_of_start(config)
@@ -234,12 +240,12 @@ def check_outside(config: Config | Comparison) -> None:
 
 
 def check_apart(run: str, key: str, uri: str) -> None:
-    """Raise ConfigError if what a setting names lies in a run directory."""
+    """Raise ConfigError if the path named by a setting lies in a run directory."""
     place = as_location(run)
     named = column_of(uri)[0]
     for source in listed_in(named) or [named]:
         path = as_path(source)
-        # A store may lead there by a link one level down.
+        # A store may link into the run directory one level down.
         if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
             raise ConfigError(
                 f"{key}: {source} lies in the run directory {run}, where runs write their files. "
@@ -248,17 +254,20 @@ def check_apart(run: str, key: str, uri: str) -> None:
 
 
 def _links_in(folder: Location) -> list[Path]:
-    """Return the links in a folder; none if it is no folder, or cannot be read."""
+    """Return the symbolic links in a folder; empty if it is not a folder or cannot be read."""
     if not isinstance(folder, Path):
         return []
     try:
         return [path for path in folder.iterdir() if path.is_symlink()]
-    except (OSError, ValueError):  # What is wrong with an input is said where it is opened.
+    except (OSError, ValueError):  # opening the input reports the reason
         return []
 
 
 def former_run(config: Config) -> RunDirectory | None:
-    """Return the latest finished run of the series before this one, with its manifest."""
+    """Return the latest finished run of the series before this one, with its manifest read.
+
+    None if there is no such run or no series.
+    """
     if config.series is None:
         return None
     run = as_location(config.run).absolute()
@@ -268,7 +277,7 @@ def former_run(config: Config) -> RunDirectory | None:
 
 
 def parts_of(uri: str) -> list[list[str]] | None:
-    """Return name and fingerprint of each file that an input stands for; None for a single one."""
+    """Return the path and fingerprint of each file of an input; None for a single file."""
     sources = None if uri.startswith(OBJECT) else sources_of(uri)
     if sources is None:
         return None
@@ -281,7 +290,7 @@ def extend_copy(
 ) -> IngestReport | None:
     """Copy the data of the former run and append the new files.
 
-    On one disk the copy has the former chunks by links, which take no room.
+    If both are on the same disk, the former chunks are hard links, which take no space.
 
     Parameters
     ----------
@@ -298,7 +307,7 @@ def extend_copy(
     Returns
     -------
     report : IngestReport or None
-        None: all files have to be copied, and the log says why.
+        None if all files have to be copied; the reason is logged.
     """
     try:
         return _extended(config, former, source, target, stage)
@@ -311,7 +320,7 @@ def extend_copy(
 def _extended(
     config: Config, former: RunDirectory, source: Source, target: Location, stage: Stage
 ) -> IngestReport:
-    """Return the report of the extended copy; raise InputError if there can be none."""
+    """Return the report of the extended copy; raise InputError if the copy cannot be extended."""
     name, parts = former.path.name, parts_of(config.input.uri)
     before, record = former.manifest["data"].get("parts"), former.manifest["stages"].get("data")
     if not before or not parts or record is None or not isinstance(source, ChainedSource):
@@ -336,7 +345,7 @@ def _extended(
     if missing == "mean":
         if record["filled_values"]:
             raise InputError("missing values are replaced by the means of all files")
-        missing = "error"  # without any there are no means
+        missing = "error"  # the old rows had no missing values; with new ones, the means change
     report = append_rows(added, target, missing, config.memory_limit)
     filled = record["filled_values"] + report.filled_values
     dropped = record["dropped_rows"] + report.dropped_rows

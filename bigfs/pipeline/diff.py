@@ -1,4 +1,4 @@
-"""Differences of two runs: their selections, data, settings and versions."""
+"""Differences between two runs: their selections, data, settings and versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bigfs.store.columns import Roles
 from bigfs.store.location import Location
 
 _SHOWN = 10
-# Settings that say where a run is kept and what it runs on; no result depends on them.
+# Settings that do not affect the selection: location, cluster, evaluation, outputs.
 _NOT_OF_RESULTS = ("run", "date", "keep", "update", "cluster", "evaluate", "output", "report")
 
 
@@ -30,7 +30,7 @@ class Moved:
     ----------
     name : str
     first_rank, second_rank : int or None
-        Counted from 1; None where the run has no such feature.
+        Counted from 1; None if the run has no such feature.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Moved:
 
 @dataclass(frozen=True)
 class Expected:
-    """The agreement that selections on other rows would have, by the stability of a run.
+    """The agreement expected between selections on other rows, from the stability of a run.
 
     Attributes
     ----------
     run : str
     sample_size : int
-        Rows that its fits had.
+        Number of rows in each of its fits.
     stability, low, high : float
-        The mean agreement of two, with its interval.
+        Mean agreement of two selections, with its confidence interval.
     limit : float
-        Two further ones agree less than this in 2.5 % of all cases.
+        Two further selections agree by less than this in 2.5 % of all cases.
     """
 
     run: str
@@ -70,25 +70,25 @@ class Difference:
     first, second : str
         The run directories.
     n_selected : tuple of int
-        Features that each selected.
+        Number of features that each run selected.
     n_features : int
-        Features of both runs together.
+        Number of features in the union of both runs.
     n_included : int
-        Features that both include anyway.
+        Number of features that both runs select by their setting ``include``.
     overlap : Overlap
-        What the selections have in common, beside chance.
+        Features that the selections share, compared with chance.
     agreement : float
-        Of the two selections: 1 if they are equal, 0 where it is that of chance.
+        Agreement of the two selections: 1 if they are equal, 0 if they agree as by chance.
     expected : list of Expected
-        One for each run that has a stability.
+        One entry for each run with a measured stability.
     came, went : list of Moved
         Features that only the second, or only the first run selected, best first.
     moved : list of Moved
-        Those that both selected, the largest change of rank first.
+        Features that both selected but at different ranks, the largest change of rank first.
     rank_correlation : float or None
-        Spearman's, of all features that both know; None for fewer than two.
+        Spearman's correlation over all features that both runs have; None for fewer than two.
     inputs, settings, versions : dict
-        What differed: a name, and the values of both.
+        Values that differ, as pairs by name.
     """
 
     first: str
@@ -109,12 +109,12 @@ class Difference:
 
     @property
     def share(self) -> float:
-        """Features in both selections, as a share of the larger one."""
+        """Number of features in both selections, as a share of the larger selection."""
         return self.overlap.count / max(self.n_selected)
 
     @property
     def chance(self) -> float:
-        """The share that two random selections would have, beside what both include."""
+        """The expected ``share`` of two selections that are random but for ``n_included``."""
         n_included = self.n_included
         a, b, d = (n - n_included for n in (*self.n_selected, self.n_features))
         return (n_included + a * b / max(1, d)) / max(self.n_selected)
@@ -162,7 +162,7 @@ class Difference:
 def diff_runs(first: str | Location, second: str | Location) -> Difference:
     """Return the differences between the results of two runs.
 
-    Features are the same if they have the same name; where a run has no names, the same column.
+    Features are matched by name, or by column if a run has no names.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     free = masks if anyway.all() else masks[:, ~anyway]
 
     def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
-        """Return the features of a mask, by rising values of the order."""
+        """Return the features of a mask, sorted by ascending values of ``order``."""
         chosen = [i for i in np.argsort(order, kind="stable") if mask[i]]
         return [Moved(names[i], *(rank or None for rank in ranks[:, i].tolist())) for i in chosen]
 
@@ -210,14 +210,14 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
 
 
 def _included(result: Result) -> np.ndarray:
-    """Return the features that a run selects anyway."""
+    """Return the features that a run selects by its setting ``include``."""
     given = tuple(result.settings.get("include") or ())
     names = result.feature_names or [str(j) for j in range(result.n_features)]
     return np.array(Roles(given).features(names, str(result.path)) if given else [], dtype=int)
 
 
 def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
-    """Yield what the stability of a run says of other rows, if it has one."""
+    """Yield the agreement expected by the stability of a run, if that was measured."""
     sure = result.stability
     if sure is not None:
         mean, limit = sure.stability, sure.lowest_of_another()
@@ -225,7 +225,7 @@ def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
 
 
 def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int]]]:
-    """Return the names of all features, and the column of each in both runs, -1 without one."""
+    """Return the names of all features and their columns in both runs, -1 for missing ones."""
     if a.feature_names and b.feature_names:
         names = list(dict.fromkeys([*a.feature_names, *b.feature_names]))
         places = [{n: i for i, n in enumerate(r.feature_names or [])} for r in (a, b)]
@@ -240,14 +240,17 @@ def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int]]]:
 
 
 def _ranks(result: Result, columns: list[int]) -> np.ndarray:
-    """Return the rank of each column, from 1; 0 of a column that the run does not have."""
-    rank = np.zeros(result.n_features + 1, dtype=np.int64)  # the last is that of column -1
+    """Return the rank of each column, from 1; 0 for a column that the run does not have."""
+    rank = np.zeros(result.n_features + 1, dtype=np.int64)  # the last entry is for column -1
     rank[result.ranking] = np.arange(1, result.n_features + 1)
     return rank[columns]
 
 
 def _rank_correlation(ranks: np.ndarray) -> float | None:
-    """Return the correlation of the ranks in two runs, shape (2, n_features)."""
+    """Return Spearman's correlation of the ranks in two runs, an array of shape (2, n_features).
+
+    None for fewer than two features.
+    """
     if ranks.shape[1] < 2:
         return None
     first, second = ranks.argsort(axis=1).argsort(axis=1)
@@ -255,7 +258,7 @@ def _rank_correlation(ranks: np.ndarray) -> float | None:
 
 
 def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the input of a run, its settings by dotted names, and the versions it ran with."""
+    """Return the input of a run, its settings by dotted names, and its package versions."""
     settings = dict(_flat(result.settings))
     inputs = {name: settings.pop(name) for name in list(settings) if name.startswith("input.")}
     inputs["rows"], inputs["features"] = result.n_samples, result.n_features

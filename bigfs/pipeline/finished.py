@@ -1,4 +1,4 @@
-"""Reports of finished runs and comparisons, and the evaluation of a selection by labels."""
+"""Reports of finished runs and comparisons, and evaluation of a selection against labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("bigfs")
 
 
 def write_report(path: str | Location, output: str | Path | None = None) -> Location:
-    """Write the report of a finished run or comparison, one HTML file that needs no other.
+    """Write the report of a finished run or comparison as one self-contained HTML file.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     Raises
     ------
     InputError
-        If the run has not finished, its data are gone, or ``output`` is there.
+        If the run has not finished, its data are gone, or ``output`` already exists.
     StorageError
         If the file cannot be written.
     """
@@ -83,10 +83,10 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
 
 
 def report_of_run(path: Location) -> list[str]:
-    """Write the report of a run that is done, whatever happens here; return the line that says so.
+    """Write the report of a finished run without ever raising; return the line that announces it.
 
-    One that is there already belongs to this very result. A report that cannot be written is a
-    warning.
+    An existing report of this run is kept, since it belongs to the current result. If the report
+    cannot be written, a warning is logged and the result is empty.
     """
     try:
         if is_own_report(path / REPORT, RunDirectory(path).read().manifest.get("id", "")):
@@ -117,14 +117,14 @@ def evaluate_result(
     n_repetitions : int, default=20
         Repetitions of k-means.
     n_init : int, default=1
-        Starts of each repetition; the best by inertia counts.
+        Initializations of each repetition; the one with the lowest inertia counts.
     init : {"k-means++", "random"}, default="k-means++"
-        First centers; ``random`` takes rows.
+        Initial centers; ``random`` uses random rows.
 
     Returns
     -------
     result : Result
-        With the figures as its ``evaluation``; the run directory is not changed.
+        Result with the scores as its ``evaluation``; the run directory is not changed.
 
     Raises
     ------

@@ -1,6 +1,7 @@
-"""Describe a path: a run, a comparison, a store, or data and whether a run would take them.
+"""Describe what a path holds: a run, a comparison, a store, or data.
 
-Each command that is proposed is tried first, up to the plan.
+For data the description says whether a run would accept them. Each command that is proposed is
+checked against the input first, without running it.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from bigfs.store.tables import kind_of, typed
 from bigfs.store.values import LARGEST, usable
 
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
-# Of a source that holds more beside its blocks, columns are looked at a few at a time.
+# The units of columns are compared only if the source holds at most this besides its blocks.
 _HELD_BYTES = 2**29
 _SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST, _WIDEST_NAME = 30, 20, 3, 24, 40
-# A text with at most this share of different values is a category, one with all different an id.
+# Largest share of distinct values (of the rows) for which a text column counts as a category.
+# A column whose values are all distinct counts as an id.
 _FEW = 0.2
 _FEWEST_ROWS, _MOST_IDS = 20, 3
 
@@ -58,17 +60,17 @@ def inspect(
     verify: bool = False,
     **opening: Any,
 ) -> str:
-    """Say in words what a run directory, a store or a data file holds.
+    """Describe in words what a run directory, a store or a data file holds.
 
     Parameters
     ----------
     path : str or Path
-        The folder of a stage stands for its run.
+        The folder of a stage is treated as its run directory.
     verify : bool, default=False
         Recompute the checksums of a store's chunks.
     **opening
-        Settings of `bigfs.open_matrix`, such as ``variable`` or ``features``: what a run with them
-        would read is described.
+        Settings of `bigfs.open_matrix`, such as ``variable`` or ``features``. The description is
+        of the data that a run with these settings would read.
 
     Raises
     ------
@@ -133,9 +135,10 @@ def _verified(path: Location) -> str:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table, by its first rows."""
+    """Description of a column of a table, based on its first rows."""
 
-    # The kind is "number", "text", or the type that the file names.
+    # The Arrow type of the values ("category" for a dictionary type), "row index", or "folder" for
+    # values that come from names of folders.
     name: str
     kind: str
     is_number: bool = False
@@ -143,12 +146,12 @@ class TableColumn:
     infinite: int = 0
     distinct: int = 0
     shown: str = ""  # range of numbers, or examples
-    is_id: bool = False  # whether it holds texts or whole numbers, another one in every row
+    is_id: bool = False  # True for texts or whole numbers that differ in every row
     is_feature: bool = True
 
 
 def describe(path: str | Location, **opening: Any) -> list[str]:
-    """Return lines on data: what they hold, what a run would say, and the settings it needs.
+    """Return lines on the content of data, a run's refusal, and the settings that a run needs.
 
     Parameters
     ----------
@@ -159,7 +162,7 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
     Raises
     ------
     InputError
-        If nothing can be said about what is at the path.
+        If the path holds nothing that can be described.
     """
     refusal, source, lines = "", None, []
     try:
@@ -184,11 +187,11 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         lines.append("rows of " + listed([f"{uri} ({n:,})" for uri, n in source.sources]))
     first, is_open = sources[0] if sources else str(path), source is not None
     names = None if source is None else source.feature_names
-    # Values that are not stored by rows are all read for the first ones.
+    # If values are not stored by rows, all of them are read to get the first rows.
     is_light = source is not None and source.held_bytes + source.temporary_bytes <= _HELD_BYTES
     units = [note] if is_light and (note := different_units(source)) else []
     if is_open and _table_at(first) is not None:
-        source = None  # what describes a file of many columns is not held twice
+        source = None  # so that the metadata of a file with many columns are not held twice
     proposed = _proposed(first, refusal, opening)
     columns, n_rows, n_empty = _columns(first, {**proposed, **opening}, names)
     columns += _partitions(str(path), sources) if columns else []
@@ -210,7 +213,7 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
 
 
 def _table_at(path: str) -> tuple[Format, Location] | None:
-    """Return format and place of a table; None for what is none."""
+    """Return the format and location of a table; None if the path is not a table."""
     place = as_path(path)
     there = place is not None and place.is_file() and is_reachable(place)
     kind = format_named(place.name) if place is not None and there else None
@@ -218,20 +221,21 @@ def _table_at(path: str) -> tuple[Format, Location] | None:
 
 
 def _proposed(path: str, refusal: str, opening: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without which a table seems not to be readable as it is meant."""
+    """Return the settings that a table seems to need in order to be read as intended."""
     at = None if "csv" in opening else _table_at(path)
     proposed = {} if at is None else at[0].proposed(at[1])
     if "input.header" in refusal and not opening:
-        proposed["header"] = True  # more often names than a sample; the refusal says both
+        proposed["header"] = True  # a first row is more often names than a sample
     return proposed
 
 
 def _columns(
     path: str, opening: Mapping[str, Any], names: Sequence[str] | None
 ) -> tuple[list[TableColumn], int, int]:
-    """Return the columns of a table by its first rows, how many these are, and how many empty.
+    """Return the columns of a table by its first rows, the number of these, and of empty ones.
 
-    A row is empty where all columns of numbers lack a value. ``names`` are those of features.
+    A row is empty if all columns of numbers lack a value in it. ``names`` are the names of the
+    features.
     """
     at = _table_at(path)
     if at is None:
@@ -246,7 +250,7 @@ def _columns(
             kind_name = str(field.type).partition("<")[0].replace("dictionary", "category")
             kind_name = "row index" if field.name in table.row_ids else kind_name
             columns[field.name] = TableColumn(field.name, kind_name)
-        if len(columns) < len(table.schema):  # a name twice, which opening refuses
+        if len(columns) < len(table.schema):  # a duplicate name, which is refused on opening
             return [], 0, 0
         for batch in table.first_rows(count):
             n_rows, empty = batch.num_rows, np.ones(batch.num_rows, dtype=bool)
@@ -254,19 +258,19 @@ def _columns(
                 columns[name] = _column(name, columns[name].kind, values)
                 if kind_of(values.type) == "number":
                     empty &= np.asarray(values.is_null(nan_is_null=True))
-    except InputError:  # what is wrong is said where it is opened
+    except InputError:  # opening the input reports the reason
         return [], 0, 0
-    # Without rows it is said where they are read.
+    # Without rows, reading them reports the reason.
     if not n_rows and table.n_rows is None:
         return [], 0, 0
-    # A list is several features.
+    # A column of lists contributes several features, named with an index in brackets.
     features = {name.removesuffix("[0]") for name in names or columns}
     described = [replace(c, is_feature=c.name in features) for c in columns.values()]
     return described, n_rows, int(empty.sum())
 
 
 def _partitions(uri: str, sources: list[str]) -> list[TableColumn]:
-    """Return the columns that the names of folders hold, of all parts of a table."""
+    """Return the columns of a partitioned table that are encoded in the names of its folders."""
     rows = [partition_columns(uri, source) for source in sources]
     columns = []
     for name in rows[0] if rows else ():
@@ -276,14 +280,14 @@ def _partitions(uri: str, sources: list[str]) -> list[TableColumn]:
 
 
 def _column(name: str, kind: str, array: Any) -> TableColumn:
-    """Return a column of Arrow values."""
+    """Return the description of a column of Arrow values."""
     content, rows = kind_of(array.type), len(array)
     is_number = content in ("number", "boolean", "list")
     values = [value for value in array.to_pylist() if value is not None and value == value]
     distinct = dict.fromkeys(values if content == "number" else map(str, values))
     if content == "number":
         shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
-        # Measurements may all differ, unless they are whole numbers, and so may dates.
+        # Only whole numbers are taken for ids: measurements and dates may all differ as well.
         alike = rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values)
     else:
         shown = ", ".join(value[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
@@ -296,7 +300,7 @@ def _column(name: str, kind: str, array: Any) -> TableColumn:
 
 
 def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
-    """Return the columns as a table: those that are no numbers first where they are many."""
+    """Return the columns as a text table; if there are many, the non-numeric ones come first."""
     shown = columns
     if len(columns) > _SHOWN_COLUMNS:
         shown = sorted(columns, key=lambda column: (column.is_number, not column.missing))
@@ -320,7 +324,7 @@ def _verdict(
     opening: Mapping[str, Any],
     proposed: Mapping[str, Any],
 ) -> list[str]:
-    """Return a run's refusal of the table, and the settings with which it would take it."""
+    """Return a run's refusal of the table and the settings with which it would be accepted."""
     n_rows, n_empty = rows
     numbers = [column for column in columns if column.is_number]
     empty = [c.name for c in numbers if c.is_feature and c.missing == n_rows > 1]
@@ -328,8 +332,9 @@ def _verdict(
     begin = _without(opening, empty) if opening else proposed
     settings = [f"input.{name}={as_setting(v)}" for name, v in begin.items()]
     classes, unlike = [], []
-    if not opening:  # else a refusal says what else is needed
-        # Texts come first: many columns of whole numbers that all differ are measurements.
+    if not opening:  # otherwise the refusal says what else is needed
+        # Texts come first: if many columns of whole numbers have only distinct values, these are
+        # measurements rather than ids.
         alike = sorted((c for c in columns if c.is_id), key=lambda column: column.is_number)
         is_clear = bool(alike) and (not alike[0].is_number or len(alike) <= _MOST_IDS)
         ids = alike[0].name if is_clear else None
@@ -371,7 +376,7 @@ def _verdict(
 
 
 def _without(opening: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return settings that leave some columns out too."""
+    """Return settings that also leave out the given columns."""
     chosen = opening.get("columns") or ()
     columns = [*([chosen] if isinstance(chosen, str) else chosen), *(f"!{name}" for name in names)]
     return {**opening, "columns": columns} if names else opening
@@ -385,14 +390,17 @@ def _infinite(count: int) -> str:
 
 
 def _known_classes(columns: Sequence[str]) -> list[str]:
-    """Return how to judge a selection by columns that may be known classes; nothing for none."""
+    """Return a line on how to evaluate a selection by columns that may be known classes.
+
+    Empty if there are no such columns.
+    """
     some = (shlex.quote(f"input.labels={as_setting(name)}") for name in columns[:_EXAMPLES])
     named = " or ".join(some)
     return [f"To compare the selection with known classes, add --set {named}."] if named else []
 
 
 def _members(path: str | Location) -> list[str]:
-    """Return the arrays of a file that holds several."""
+    """Return a line for each array of a file that holds several."""
     place = as_path(str(path))
     if place is None or not place.exists():
         return []
@@ -438,7 +446,7 @@ def _values(source: Source) -> list[str]:
     return lines
 
 
-# As many genes as the field's first step keeps.
+# Number of highly variable genes that is usually kept in single-cell analysis.
 _GENES = 2000
 _HEAD_ROWS, _SHOWN = 1000, 20
 
@@ -446,10 +454,11 @@ _HEAD_ROWS, _SHOWN = 1000, 20
 def proposal(
     path: str | Location, settings: Sequence[str], method: str = "mcfs"
 ) -> tuple[str, str]:
-    """Return the command of a run with some settings, and why it would be refused, if it would.
+    """Return the command of a run with the given settings, and the reason if it would be refused.
 
-    The input is opened, its first rows are read, and the settings are checked against it. Fewer
-    features are asked for where the template would keep more than there are.
+    The input is opened, its first rows are read, and the settings are checked against it. The
+    number of features to select is reduced if the template would keep at least as many as the
+    input has.
     """
     given = [f"input.uri={path}", *settings]
     refusal = ""
@@ -470,7 +479,10 @@ def proposal(
 
 
 def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, Any]) -> list[str]:
-    """Return what else an AnnData holds, and the command that fits it; nothing of other data."""
+    """Return lines on the other contents of an AnnData and the command that fits it.
+
+    Empty for other data.
+    """
     place = as_path(str(path))
     if source.index != OBS_NAMES or source.checked or place is None:
         return []
@@ -498,7 +510,7 @@ def _layer_of_counts(
     opening: Mapping[str, Any],
     members: Mapping[str, list[str]],
 ) -> str | None:
-    """Return the layer that holds counts, "" for X itself, None if there are none."""
+    """Return the layer that holds counts; "" for X itself, None if there is no such layer."""
     if _holds_counts(source):
         return ""
     for layer in members["layers"]:
@@ -509,7 +521,7 @@ def _layer_of_counts(
 
 
 def _holds_counts(source: Source) -> bool:
-    """Say whether the first rows are whole numbers from 0 on, mostly zeros."""
+    """Return True if the first rows hold non-negative whole numbers, mostly zeros."""
     if source.sparse:
         return source.starts_quickly and source.holds_counts()
     X = next(source.iter_blocks(_HEAD_ROWS), np.zeros((0, 1)))[:_HEAD_ROWS]

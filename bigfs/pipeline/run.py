@@ -1,6 +1,6 @@
 """Run a pipeline: open its input once, plan once, and run the stages in its directory.
 
-Figures of the run are written in the text format of Prometheus, for its collector of text files.
+Metrics of the run are written in the Prometheus text format, for the textfile collector.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T")
-# Of the metrics: how their file begins, and values beside exit codes.
+# Start of the metrics file, and values of the metric exit_code that are not exit codes of errors.
 _FIRST = b"# HELP bigfs_"
 _RUNNING, _BUG = -1, 1
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -65,25 +65,25 @@ def run(
 ) -> Result:
     """Run a pipeline and return its result.
 
-    Stages that a former run finished are taken over if their settings and their input are the
-    same; the others run, and each is committed as a whole.
+    Stages that a former run finished are reused if their settings and their input are the same;
+    the others run, and each is committed atomically.
 
     Parameters
     ----------
     config : Config, path of a YAML file, or dict
     data : frame, AnnData, array-like or None, default=None
         An object that is read instead of ``input.uri``, which may be left out. Labels are columns
-        of it (``input.labels``), or an array (``evaluate.labels``). It is copied into
-        the run directory, and read whenever the run is called again, to see whether it is the same.
+        of it (``input.labels``), or an array (``evaluate.labels``). It is copied into the run
+        directory, and read again whenever the run is repeated, to check that it is unchanged.
     overrides : list of str, str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
-        Address of a Dask scheduler. None: what the configuration or the scope says.
+        Address of a Dask scheduler. None: the scheduler of the configuration or of the current
+        scope.
     fresh : bool, default=False
-        Forget what former runs of this directory finished.
+        Ignore the stages that former runs of this directory finished.
     performance_report : str or None, default=None
-        An HTML file that gets Dask's report of what the workers did. Needs a cluster, and the
-        package bokeh.
+        HTML file for Dask's performance report. Needs a cluster and the package bokeh.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def run(
 def _run(
     config: Config, data: Any, metrics: Metrics, scheduler: str | None, **options: Any
 ) -> Result:
-    """Open the input, plan, and run the stages; the options are those of `run_in_directory`."""
+    """Open the input, plan, and run the stages; ``options`` are those of `run_in_directory`."""
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(with_labels_of(config, data, source), source, data)
     place = planning.place_of(config, scheduler)
@@ -183,10 +183,10 @@ def run_in_directory(
     fresh: bool = False,
     performance_report: str | None = None,
 ) -> T:
-    """Hold the run directory of a configuration, connect to Dask and do the work.
+    """Lock the run directory of a configuration, connect to Dask and do the work.
 
-    The work runs in a thread of its own: an interrupt drops what it is doing, closes a cluster
-    of ours, removes the files of the attempt and gives the directory back.
+    The work runs in a separate thread. An interrupt abandons it, closes the cluster if it was
+    started here, removes the files of the attempt and releases the directory.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def run_in_directory(
     work : callable
         ``work(directory)`` runs stages in the open directory.
     outputs : sequence of str
-        Names of the files that it writes beside the stages.
+        Names of the files that it writes besides the stages.
     scheduler, fresh, performance_report
         As in `run`.
     """
@@ -232,7 +232,7 @@ def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
     except CorruptStoreError as error:
         read = directory.manifest.get("data", {}).get("path")
         if "data" not in directory.manifest["stages"] or read != str(directory.stage_path("data")):
-            raise  # the store is the user's
+            raise  # the damaged store belongs to the user
         is_new = directory.manifest["stages"]["data"]["attempt"] == directory.attempt
         directory.drop("data")
         if is_new:
@@ -245,10 +245,10 @@ def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
 
 
 def _begin(directory: RunDirectory, config: Any) -> None:
-    """Write the resolved configuration and note what runs."""
+    """Write the resolved configuration and record the start of the run in the manifest."""
     text, versions = dump_yaml(config), package_versions()
     former = ""
-    with suppress(InputError):  # none yet, or a damaged one
+    with suppress(InputError):  # there is none yet, or it is damaged
         former = read_output(directory.path / CONFIG)
     directory.is_repeat = text == former and directory.manifest.get("versions") == versions
     made = directory.manifest["stages"].get("result", {}).get("committed")
@@ -264,10 +264,10 @@ def _begin(directory: RunDirectory, config: Any) -> None:
 
 
 class Metrics(AbstractContextManager["Metrics"]):
-    """The file of ``output.metrics``, if there is one; what cannot be written is logged.
+    """Writer of the file ``output.metrics``, if one is set; a failed write is only logged.
 
-    A run is done within it: if the block fails the metrics say so. Those of a run that holds the
-    directory already are left alone.
+    Used as a context manager around a run: if the block fails, the metrics report it. If another
+    run already holds the directory, its metrics are left alone.
 
     Parameters
     ----------
@@ -276,11 +276,11 @@ class Metrics(AbstractContextManager["Metrics"]):
     Attributes
     ----------
     manifest : dict
-        Of the run directory; without stages until that is open.
+        Manifest of the run directory; without stages until the directory is open.
     """
 
     def __init__(self, config: Config) -> None:
-        """Raise ConfigError if there is no folder for them, or they would replace another file."""
+        """Raise ConfigError if the file cannot be created or would replace a foreign file."""
         self._config = config
         self.manifest: dict[str, Any] = {"stages": {}}
         self._place: Location | None = None
@@ -298,14 +298,14 @@ class Metrics(AbstractContextManager["Metrics"]):
         self._place = place
 
     def write(self, code: int = _RUNNING, result: Result | None = None) -> None:
-        """Write the figures that are known, at once for whoever reads them.
+        """Write the metrics that are known so far, atomically.
 
         Parameters
         ----------
         code : int, default=-1
             The exit code of the run; -1 while it is running.
         result : Result or None, default=None
-            None unless it is finished.
+            Result of the run; None unless the run is finished.
         """
         if self._place is None:
             return
@@ -334,7 +334,10 @@ class Metrics(AbstractContextManager["Metrics"]):
 def _samples(
     code: int, manifest: dict[str, Any], result: Result | None
 ) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield name, meaning and values of each metric, by stage or by no name."""
+    """Yield name, description and values of each metric.
+
+    The keys of the values are names of stages, or "" for a metric of the run.
+    """
     stages = manifest["stages"]
     yield "exit_code", "How the last run ended; -1 while it is running.", {"": code}
     if result is not None:

@@ -1,7 +1,8 @@
-"""The tables of comparisons as text, CSV, JSON and figures.
+"""Tables of comparisons as text, CSV, JSON and figures.
 
-Of one comparison its rows, with curves over the features kept; of several the mean ranks of the
-methods, with Friedman's test and Nemenyi's difference.
+A single comparison has one row per selection, and curves over the number of features kept. Several
+comparisons are summarized by the mean ranks of the methods, with the Friedman test and the Nemenyi
+critical difference.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from bigfs.store.records import TABLE
 from bigfs.store.rundir import RunDirectory
 
 CSV, JSON, FIGURES = "table.csv", "table.json", ("curves.svg", "curves.png")
-_KINDS = ("svg", "png")  # of the figures
+_KINDS = ("svg", "png")  # file formats of the figures
 TABLES = (TABLE, CSV, JSON, *FIGURES)
-# What methods are held against chance by, and 1 where large is good.
+# Scores by which methods are compared with chance; 1 if larger is better, -1 if smaller is.
 JUDGED = {"nmi": 1, "acc": 1, "nearest_neighbor_error": -1, "explained": 1}
 BETTER, WORSE, NEITHER = "better", "worse", "neither"
-# Of the critical difference of ranks.
+# Significance level of the critical difference of ranks.
 ALPHA = 0.05
 
 
 def run_table(config: Any, work: Callable[[RunDirectory], Any], **options: Any) -> Any:
-    """Do the work in the run directory of a configuration, and write the table that it returns.
+    """Do the work in the run directory of a configuration and write the table that it returns.
 
     The options are those of `run_in_directory`.
     """
@@ -58,24 +59,25 @@ def run_table(config: Any, work: Callable[[RunDirectory], Any], **options: Any) 
 
 @dataclass(frozen=True)
 class Row:
-    """One selection.
+    """A row of the table: one selection and its scores.
 
     Attributes
     ----------
     name : str
-        Of the method in this comparison.
+        Name of the method in this comparison.
     method : str or None
-        None: all features.
+        None for the row of all features.
     n_features : int
     selected : ndarray of shape (n_features,), int64
     scores : dict
         As `bigfs.evaluate.selection.measure_selection` returns them, in [0, 1].
     seconds : float
-        Of the method's own stage, without what it shares.
+        Time of the method's own stage, without the stages that it shares with other methods.
     n_draws : int
-        Random selections that the scores are of; ``selected`` is the first. Else 1.
+        Number of random selections that the scores summarize, of which ``selected`` is the first;
+        1 for other methods.
     stability : Agreement or None
-        Of selections by the method on samples; None where not asked for.
+        Agreement of the method's selections on samples; None if it was not requested.
     """
 
     name: str
@@ -88,13 +90,14 @@ class Row:
     stability: Agreement | None = None
 
     def value(self, score: str) -> float | None:
-        """Return the mean of a score, or the score where it is not repeated."""
+        """Return the mean of a score, or the score itself if it was measured only once."""
         return mean_score(self.scores, score)
 
     def than(self, chance: Row) -> dict[str, str]:
-        """Return for each score whether this is better than chance, worse, or neither.
+        """Return for each score whether this row is better than chance, worse, or neither.
 
-        Better is beyond the interval that 95 % of random selections fall into.
+        A score is better (worse) if it lies outside the interval that contains 95 % of random
+        selections, on the good (bad) side.
         """
         verdicts = {}
         for score, sign in JUDGED.items():
@@ -103,7 +106,7 @@ class Row:
                 continue
             above = sign * (value - chance.scores[high if sign > 0 else low])
             below = sign * (value - chance.scores[low if sign > 0 else high])
-            # Where all draws agree the interval is a point, up to rounding.
+            # If all draws agree, the interval is a single point up to rounding.
             verdicts[score] = BETTER if above > 1e-12 else WORSE if below < -1e-12 else NEITHER
         return verdicts
 
@@ -117,17 +120,17 @@ class ComparisonResult:
     path : Path or ObjectPath
         The run directory.
     uri : str
-        The data.
+        URI of the data.
     n_samples, n_features : int
     n_classes : int or None
-        None: without labels.
+        None without labels.
     evaluate : dict
-        How selections were judged by labels; empty without them.
+        Settings of the evaluation by labels; empty without labels.
     rows : list of Row
-        All features first (but of sparse data above 2 GiB dense), then chance, then the methods in
-        the order of the configuration.
+        All features first (omitted for sparse data that would take more than 2 GiB as a dense
+        array), then chance, then the methods in the order of the configuration.
     stages : dict
-        Per finished stage: seconds, passes, bytes read, measured peak bytes.
+        For each finished stage: seconds, passes, bytes read, measured peak bytes.
     """
 
     path: Location
@@ -188,9 +191,9 @@ class ComparisonResult:
         )
 
     def than_chance(self, row: Row) -> dict[str, str]:
-        """Return by score whether a method is better than chance, worse, or neither.
+        """Return for each score whether a method is better than chance, worse, or neither.
 
-        Empty for the rows of chance and of all features, and where chance was not asked for.
+        Empty for the rows of chance and of all features, and if chance was not requested.
         """
         chance = self._chance.get(row.n_features)
         return row.than(chance) if chance and row.method and row.name != CHANCE else {}
@@ -205,7 +208,7 @@ class ComparisonResult:
 
     @cached_property
     def _judged(self) -> list[str]:
-        """The scores that chance was measured by."""
+        """Names of the scores that were measured for chance."""
         known = {key for row in self._chance.values() for key in row.scores}
         return [score for score in JUDGED if f"{score}_low" in known]
 
@@ -213,7 +216,7 @@ class ComparisonResult:
         return "than chance: " + ", ".join(SCORES[s] for s in self._judged) if self._chance else ""
 
     def _chance_lines(self) -> list[str]:
-        """Return the interval of chance, 95 %, for each number of features."""
+        """Return lines with the 95 % interval of chance for each number of features."""
         if not self._chance:
             return []
         n_draws = next(iter(self._chance.values())).n_draws
@@ -229,7 +232,7 @@ class ComparisonResult:
         return lines
 
     def csv(self) -> str:
-        """Return the table as CSV, values in [0, 1]."""
+        """Return the table as CSV, with values in [0, 1]."""
         rows = self.rows
         columns = {key: [getattr(r, key) for r in rows] for key in ("name", "method", "n_features")}
         for name in sorted({name for row in rows for name in row.scores}):
@@ -243,13 +246,13 @@ class ComparisonResult:
         return csv_text(columns)
 
     def to_frame(self) -> Any:
-        """Return the table as a pandas frame: the columns of ``table.csv``, values in [0, 1]."""
+        """Return the table as a DataFrame with the columns of ``table.csv``, values in [0, 1]."""
         import pandas as pd
 
         return pd.read_csv(io.StringIO(self.csv()), keep_default_na=False, na_values=[""])
 
     def plot(self) -> np.ndarray:
-        """Draw the scores by number of features, a panel each, on a figure of pyplot.
+        """Draw each score against the number of features, one panel per score, in a pyplot figure.
 
         Returns
         -------
@@ -268,12 +271,12 @@ class ComparisonResult:
         return f"<ComparisonResult of {', '.join(names)} on {self.uri}: {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return the table, for notebooks."""
+        """Return the table as HTML, for notebooks."""
         shown: str = self.to_frame().to_html(index=False, float_format="%.3f", na_rep="")
         return f"<p><b>{html.escape(repr(self).strip('<>'))}</b></p>{shown}"
 
     def json(self) -> str:
-        """Return all that is known as JSON, values in [0, 1]."""
+        """Return everything that is known as JSON, with values in [0, 1]."""
         rows = []
         for row in self.rows:
             selected = None if row.method is None else row.selected.tolist()
@@ -288,7 +291,10 @@ class ComparisonResult:
         return json.dumps(about, indent=2) + "\n"
 
     def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
-        """Return m, two names and what their selections of m features have in common."""
+        """Return m, the names of two methods and the overlap of their selections of m features.
+
+        One entry for each m and each pair of methods that have a selection of m features.
+        """
         pairs = []
         own = [row for row in self.rows if row.method and row.n_draws == 1]
         for m in sorted({row.n_features for row in own}):
@@ -298,7 +304,7 @@ class ComparisonResult:
         return pairs
 
     def write(self, directory: RunDirectory) -> None:
-        """Write the table in all forms, and the figure."""
+        """Write the table in all formats, and the figure."""
         directory.write_file(TABLE, self.text() + "\n")
         directory.write_file(CSV, self.csv())
         directory.write_file(JSON, self.json())
@@ -306,7 +312,7 @@ class ComparisonResult:
             directory.write_file(name, content)
 
     def _panels(self) -> list[tuple[str, list[Curve]]]:
-        """Return the title of each panel of the figure and its curves, in percent."""
+        """Return the title and the curves (in percent) of each panel of the figure."""
         panels = []
         for score in JUDGED:
             curves: list[Curve] = []
@@ -324,7 +330,10 @@ class ComparisonResult:
         return panels
 
     def _overlap_lines(self) -> list[str]:
-        """Return the overlap of each pair, a line for each pair and a column for each m."""
+        """Return a table of overlaps with a line for each pair of methods and a column for each m.
+
+        The values are percentages of m.
+        """
         by_pair: dict[tuple[str, str], dict[int, str]] = {}
         for m, a, b, overlap in self.overlaps():
             by_pair.setdefault((a, b), {})[m] = f"{100 * overlap.share:.1f}"
@@ -340,7 +349,7 @@ class ComparisonResult:
         return ["", "selections in common (percent)", *aligned(table)]
 
     def _shared_lines(self) -> list[str]:
-        """Return lines on the shared steps and on the largest peak."""
+        """Return lines on the time of the stages and the largest peak memory of a process."""
         seconds: dict[str, list[float]] = {}
         for name, record in self.stages.items():
             seconds.setdefault(name.partition("-")[0], []).append(record["seconds"])
@@ -359,31 +368,32 @@ def _sure(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of methods over several data sets, with their tests.
+    """Mean ranks of methods over several data sets, with significance tests.
 
     Attributes
     ----------
     names : list of n_methods str
     mean_ranks : ndarray of shape (n_methods,), float64
-        1 is the best; ties share their ranks.
+        1 is the best; tied methods share the mean of their ranks.
     n_sets : int
     statistic : float
         Friedman's chi-square, corrected for ties.
     p_value : float
-        Of Iman and Davenport's F, which is made of it: that methods differ by chance alone.
+        p-value of the Iman-Davenport F statistic, which is derived from ``statistic``. The null
+        hypothesis is that all methods are equivalent.
     critical_difference : float
-        Nemenyi's: mean ranks of two methods that differ by less may do so by chance, at 5 % for
-        all pairs together.
+        Critical difference of the Nemenyi test: two methods whose mean ranks differ by less are
+        not significantly different, at a family-wise level of 5 % over all pairs.
 
     Notes
     -----
-    As in [1]_. With ``R_j`` the mean ranks of k methods on N sets::
+    As in [1]_. With ``R_j`` the mean ranks of k methods on N data sets::
 
         chi2 = 12 N / (k (k + 1)) (sum_j R_j^2 - k (k + 1)^2 / 4),
         F = (N - 1) chi2 / (N (k - 1) - chi2)  with k - 1 and (k - 1)(N - 1) degrees of freedom,
         CD = q sqrt(k (k + 1) / (6 N)),
 
-    q the 0.95 quantile of the studentized range of k means over ``sqrt(2)``.
+    where q is the 0.95 quantile of the studentized range of k means divided by ``sqrt(2)``.
 
     References
     ----------
@@ -400,14 +410,14 @@ class Ranks:
 
     @classmethod
     def of(cls, names: list[str], values: np.ndarray, *, larger_is_better: bool) -> Ranks:
-        """Rank methods.
+        """Rank methods by their values on each data set.
 
         Parameters
         ----------
         names : list of n_methods str
-            At least two.
+            At least two methods.
         values : ndarray of shape (n_sets, n_methods)
-            At least two sets.
+            At least two data sets.
         larger_is_better : bool
         """
         from scipy.special import chdtrc, fdtrc
@@ -417,20 +427,20 @@ class Ranks:
         ranks = rankdata(-values if larger_is_better else values, axis=1)
         means = ranks.mean(axis=0)
         spread = float(((means - (k + 1) / 2) ** 2).sum())
-        # Without ties the sum of squares is n k (k + 1) (k - 1) / 12.
+        # Without ties, the sum of squares is n k (k + 1) (k - 1) / 12.
         squares = float(((ranks - (k + 1) / 2) ** 2).sum())
         statistic = n**2 * (k - 1) * spread / squares if squares else 0.0
         left = n * (k - 1) - statistic
         if left > 1e-9:
             p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * statistic / left))
-        else:  # the same order on all sets
+        else:  # all data sets rank the methods alike, so F is infinite
             p_value = float(chdtrc(k - 1, statistic))
         q = float(studentized_range.ppf(1 - ALPHA, k, np.inf)) / np.sqrt(2)
         difference = q * float(np.sqrt(k * (k + 1) / (6 * n)))
         return cls(list(names), means, n, statistic, p_value, difference)
 
     def groups(self) -> list[list[str]]:
-        """Return the largest groups of methods within the critical difference, best first."""
+        """Return the maximal groups of methods that do not differ significantly, best first."""
         order = np.argsort(self.mean_ranks, kind="stable")
         largest: list[list[str]] = []
         last = -1
@@ -445,19 +455,20 @@ class Ranks:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """Ranks of methods over several data sets.
+    """Ranks of methods over several data sets, for each score.
 
     Attributes
     ----------
     sets : list of str
+        Names of the data sets.
     values : dict of str to ndarray of shape (n_sets, n_methods)
-        By score: the mean over the numbers of features, in [0, 1]; with chance over those that
-        chance and all methods have.
+        For each score, its mean over the numbers of features, in [0, 1]. If chance is ranked, only
+        the numbers of features that chance and all methods have in common count.
     ranks : dict of str to Ranks
-        By score. Chance is ranked as a method, where it has a number of features that all methods
-        have; all features are not.
+        For each score. Chance is ranked like a method if it shares a number of features with all
+        methods; the row of all features is not ranked.
     left_out : list of str
-        Methods that are not in every comparison.
+        Methods that are missing from at least one comparison.
     """
 
     sets: list[str]
@@ -467,12 +478,12 @@ class RankSummary:
 
     @classmethod
     def of(cls, results: Sequence[ComparisonResult]) -> RankSummary:
-        """Return the summary of comparisons of the same methods.
+        """Return the summary of several comparisons of the same methods.
 
         Raises
         ------
         InputError
-            If there are fewer than two comparisons, or fewer than two methods in all of them.
+            If there are fewer than two comparisons, or fewer than two methods in common.
         """
         means: dict[str, dict[str, dict[str, float]]] = {score: {} for score in JUDGED}
         for score, result in product(JUDGED, results):
@@ -480,11 +491,11 @@ class RankSummary:
             for row in result.rows:
                 if row.method is not None and (value := row.value(score)) is not None:
                     values.setdefault(row.name, {})[row.n_features] = value
-            # Chance has no row of all features, and one of each number that a method chose.
+            # Chance has no row for all features, but one for each number that a method chose.
             shared = set.intersection(*map(set, values.values())) if CHANCE in values else set()
             if shared:
                 values = {name: {m: of[m] for m in shared} for name, of in values.items()}
-            else:  # numbers that methods chose are not those of another
+            else:  # methods that chose their own number of features share none with chance
                 values.pop(CHANCE, None)
             if values:
                 of_set = {name: float(np.mean([*of.values()])) for name, of in values.items()}
@@ -510,7 +521,7 @@ class RankSummary:
         return cls(sets, matrices, ranks, [name for name in names if name not in common])
 
     def text(self) -> str:
-        """Return the mean ranks as a table, best first by the first score."""
+        """Return the mean ranks as a table, sorted by the first score, best first."""
         by_score = list(self.ranks.values())
         table = [["method", *(SCORES[score] for score in self.ranks)]]
         for i in np.argsort(by_score[0].mean_ranks, kind="stable"):
@@ -530,7 +541,7 @@ class RankSummary:
         return "\n".join(lines)
 
     def csv(self) -> str:
-        """Return mean ranks and values, a line for each method."""
+        """Return mean ranks and values as CSV, one line per method."""
         columns: dict[str, Any] = {"method": next(iter(self.ranks.values())).names}
         columns |= {f"{score}_mean_rank": r.mean_ranks for score, r in self.ranks.items()}
         for score, matrix in self.values.items():
@@ -538,7 +549,7 @@ class RankSummary:
         return csv_text(columns)
 
     def json(self) -> str:
-        """Return all that is known as JSON."""
+        """Return everything that is known as JSON."""
         about: dict[str, Any] = {"sets": self.sets, "left_out": self.left_out}
         for score, ranks in self.ranks.items():
             about[score] = {

@@ -1,4 +1,4 @@
-"""The finished run that tonight's run of a series updates, and why there is none."""
+"""Choice of the finished run that the current run of a series updates, if there is one."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ from bigfs.store.rundir import RunDirectory
 
 logger = logging.getLogger("bigfs")
 T = TypeVar("T")
-# Of a manifest: the former run of the series, and how much of its selection is selected still.
+# Key of a manifest: the former run of the series, and the share of selected features in common.
 COMPARED = "compared"
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Updatable:
-    """A base, and what the manifest says of it."""
+    """A former run that can be updated or reused, and its record in the manifest."""
 
     base: Base | None = None
-    # JSON values: the run, its rows and the new ones, the keys of its stages and of tonight's data,
-    # rows of the last full run, updates since it, and the seconds its stages took.
+    # JSON values: the run, its rows and the new ones, the keys of its stages and of the current
+    # data, rows of the last full run, updates since then, and the seconds its stages took.
     record: dict[str, Any] | None = None
-    # The latest finished run, if it read the same data: its stages are used again.
+    # The latest finished run, if it read the same data: its stages are reused.
     same: RunDirectory | None = None
 
     def line(self, stages: dict[str, Any], taken_over: list[str]) -> str:
-        """Return in words what was used again or updated, and what it took; nothing if none was.
+        """Return a sentence on what was reused or updated and how long it took.
+
+        Empty if nothing was.
 
         Parameters
         ----------
         stages : dict
-            Records of tonight's stages.
+            Records of the current run's stages.
         taken_over : list of str
-            Names of those that are copies of the former run's.
+            Names of the stages that were copied from the former run.
         """
         if self.same is not None and taken_over:
             used = ", ".join(taken_over)
@@ -68,25 +70,26 @@ class Updatable:
 def find_base(
     config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
 ) -> Updatable:
-    """Return what tonight's run takes from the latest finished run of the series, and note it.
+    """Return what the current run can use of the latest finished run of the series, and record it.
 
-    If nothing is taken, the log says why.
+    If nothing can be used, the reason is logged.
 
     Parameters
     ----------
     config : Config
     blocks : RowBlocks
-        The data of tonight.
+        The current data.
     stages : iterable of Stage
-        Those of tonight's run.
+        The stages of the current run.
     directory : RunDirectory
-        Of tonight's run. If it has finished as an update before, it is of that.
+        Directory of the current run. If this run already finished as an update of the same data,
+        it keeps the former run that it was updated from.
     key : str
-        Of the content of the data.
+        Key of the content of the data.
     """
     data, n_samples = directory.manifest["data"], blocks.n_samples
     if config.series is not None:
-        # Proves, when rows were added to the input, that the first ones are the same.
+        # Lets a later run verify that the first rows are the same when rows were appended.
         key_of_old = key_of_rows(as_location(data["path"]), n_samples, "modified")
         directory.manifest["data"] = {**data, "rows": n_samples, "rows_key": key_of_old}
     former = _candidate(config, stages, directory, key)
@@ -100,7 +103,7 @@ def find_base(
 def _candidate(
     config: Config, stages: Iterable[Stage], directory: RunDirectory, key: str
 ) -> Updatable:
-    """Return the run that is updated or used again, if there is one."""
+    """Return the run to update or reuse; an empty `Updatable` if there is none."""
     if config.update is None or not directory.may_update:
         return Updatable()
     if config.series is None:
@@ -114,7 +117,7 @@ def _candidate(
     if (former := former_run(config)) is not None:
         try:
             if former.manifest["data"].get("key") == key:
-                # With the base that it had, if it had one, its keys are those of tonight.
+                # With the same base (if it had one), its keys equal those of the current run.
                 before = former.manifest.get(UPDATED)
                 base = before and _base_of(before, former, config.update)
                 return Updatable(base, before, former)
@@ -128,9 +131,9 @@ def _candidate(
 
 
 def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:
-    """Return the base that a run was updated from, which may be gone by now."""
+    """Return the base that a run was updated from, which may have been removed since."""
     before = RunDirectory(directory.path.with_name(record["run"]))
-    with suppress(BigfsError):  # it is needed only where a stage has to be done again
+    with suppress(BigfsError):  # it is needed only if a stage has to be repeated
         before.read()
     used = {name: (key, before.stage_path(name)) for name, key in record["keys"].items()}
     least = limits.least_recall, limits.most_residual
@@ -138,7 +141,7 @@ def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConf
 
 
 def update_or_redo(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
-    """Do the work of a run; if the former one is damaged or gone meanwhile, do all of it."""
+    """Do the work of a run; if the former run turns out damaged or gone, do a full run instead."""
     try:
         return work(directory)
     except Exception as error:
@@ -150,9 +153,9 @@ def update_or_redo(work: Callable[[RunDirectory], T], directory: RunDirectory) -
 
 
 def _broken_base(directory: RunDirectory, error: Exception) -> str:
-    """Return in words that a run failed because the former one is damaged or gone, if it did.
+    """Return the reason if a run failed because the former run is damaged or gone; otherwise "".
 
-    What was copied of it is dropped then.
+    If the data that were copied from it are damaged, they are dropped.
     """
     data = directory.manifest["stages"].get("data", {})
     if isinstance(error, CorruptStoreError) and COPIED_FROM in data:
@@ -171,13 +174,16 @@ def _broken_base(directory: RunDirectory, error: Exception) -> str:
 
 
 def is_below(config: Config, manifest: dict[str, Any]) -> bool:
-    """Say whether less of the selection is the former one than ``output.diff_below``."""
+    """Return True if the selections of this run and the former one share too few features.
+
+    That is, less than ``output.diff_below`` of the larger selection.
+    """
     below = config.output.diff_below
     return below is not None and manifest.get(COMPARED, {}).get("share", 1.0) < below
 
 
 def compare_with_former(config: Config, directory: RunDirectory) -> None:
-    """Log and record the difference to the selection of the former run of the series."""
+    """Log and record the difference from the selection of the former run of the series."""
     if config.update is None and config.output.diff_below is None:
         return
     if (former := former_run(config)) is None:
@@ -208,7 +214,7 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
 def _examined(
     config: Config, stages: Iterable[Stage], directory: RunDirectory, former: RunDirectory
 ) -> Updatable | str:
-    """Return a former run as the base, or why it cannot be."""
+    """Return a former run as the base, or the reason why it cannot be one."""
     name, manifest, limits = former.path.name, former.manifest, config.update
     assert limits is not None
     data, current = manifest["data"], directory.manifest["data"]
@@ -222,7 +228,7 @@ def _examined(
         return f"what {name} read is no dense store, to which rows can be added"
     if n < n_old:
         return f"{config.input.uri} has {n:,} rows, and had {n_old:,} in {name}"
-    # Copies of chunks in a bucket are written anew: of them the checksums count.
+    # Copied chunks may have new modification times (always in a bucket), so checksums are compared.
     copied = directory.manifest["stages"].get("data", {}).get(COPIED_FROM) == name
     known = key_of_rows(as_location(data["path"]), n_old) if copied else data["rows_key"]
     if key_of_rows(as_location(path), n_old, "none" if copied else "modified") != known:
@@ -251,7 +257,7 @@ def _examined(
 
 
 def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_row: int) -> str:
-    """Return which limit an update would pass, in words; nothing if none."""
+    """Return a sentence on the limit that an update would exceed; empty if there is none."""
     n_old, n_full, n = rows
     for share, most, words in (
         ((n - n_old) / n_old, limits.most_new, name),
@@ -265,7 +271,7 @@ def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_ro
 
 
 def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, str] | str:
-    """Return the key of each stage of a former run that can be updated, or why none is."""
+    """Return the key of each stage of a former run that can be updated, or a reason if none can."""
     keys: dict[str, str] = {}
     why = "no stage of the method is updated"
     for stage in stages:

@@ -1,6 +1,6 @@
-"""Sum of the stages' costs, and the decision whether a run fits.
+"""The sum of the stages' costs, and the decision whether a run fits.
 
-It works on sizes and computed costs only: no data, no method, no cluster.
+Only sizes and computed costs are used: no data, no method, no cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bigfs.core.text import aligned
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.stages.stage import Stage, StageStrategy
 
-# From here on counts are shown in millions.
+# Counts from this number on are shown in millions.
 _SHOWN_TASKS = 10**6
 
 
@@ -33,12 +33,12 @@ _SHOWN_TASKS = 10**6
 class Place:
     """Limits of the machine or cluster that a run would use."""
 
-    memory_limit: int  # promised for one worker process, in bytes
-    threads: int = 1  # tasks that a process could run at once; it runs as many of them as fit
-    # What each worker may have in truth, by its name.
+    memory_limit: int  # resident size promised for one worker process, in bytes
+    threads: int = 1  # most tasks that a process runs at once; fewer if memory is short
+    # Actual memory of each worker, or of the machine that they share, in bytes by its name.
     limits: dict[str, int] = field(default_factory=dict)
-    shared: int = 1  # worker processes that one of these limits is for: those of one machine
-    # Free at the run directory. None: not known, or without end.
+    shared: int = 1  # number of worker processes that share one of these limits (on one machine)
+    # Free bytes at the run directory. None: unknown or unlimited.
     free_scratch_bytes: int | None = None
 
 
@@ -49,15 +49,15 @@ class Plan:
     Attributes
     ----------
     shape : Shape or None
-        None where the number of rows is not known.
+        None if the number of rows is not known.
     place : Place
     stages : tuple of StagePlan
     unknown : tuple of str
-        What could not be told before the run, in words.
+        Sentences on what is not known before the run.
     cures : tuple of str
-        Settings with which it would fit, the smallest change first.
+        Changes of settings with which the run would fit, the smallest change first.
     notes : tuple of str
-        How columns that are not numbers are read, and which of them were read for the plan.
+        Sentences on the input, such as how columns that are not numbers are read, and on ``quick``.
     """
 
     shape: Shape | None
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def refusals(self) -> list[str]:
-        """Reasons why the run does not fit."""
+        """Reasons why the run does not fit; empty if it fits."""
         reasons = [stage.refusal for stage in self.stages if stage.refusal]
         free = self.place.free_scratch_bytes
         if free is not None and self.scratch_bytes > free:
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def scratch_bytes(self) -> int:
-        """The most that the run directory takes: what is finished, and the scratch of a stage."""
+        """Largest size of the run directory: results of finished stages plus a stage's scratch."""
         most = kept = 0
         for cost in self._costs:
             most = max(most, kept + cost.scratch_bytes)
@@ -105,12 +105,12 @@ class Plan:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of X that all stages read."""
+        """Bytes of X that all stages together read."""
         return sum(stage.bytes_read for stage in self.stages)
 
     @property
     def seconds(self) -> float:
-        """Processor time of all stages: an estimate from measured rates."""
+        """Processor time of all stages in seconds, estimated from measured rates."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
@@ -119,7 +119,7 @@ class Plan:
         return {stage.name: stage for stage in self.stages}
 
     def check(self) -> None:
-        """Raise MemoryLimitError unless the run fits, with the smallest change that would do."""
+        """Raise MemoryLimitError unless the run fits; the message names changes that would help."""
         if not self.fits:
             text = " ".join([*self.refusals, "Nothing has run.", *self._cure_lines()])
             raise MemoryLimitError(text)
@@ -162,7 +162,7 @@ class Plan:
         return "\n".join([*lines, *self._verdict()])
 
     def _total(self) -> StagePlan:
-        """Return all stages together."""
+        """Return the total over all stages, as a row of the table."""
         steps = tuple(step for cost in self._costs for step in cost.steps)
         cost = StageCost(steps, self.scratch_bytes)
         return StagePlan("in all", None, cost, self.predicted_peak_bytes, self.bytes_read)
@@ -190,7 +190,7 @@ class Plan:
         return [*lines, f"Fits {limits}."]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as JSON values."""
+        """Return the whole plan as JSON values."""
         shape, sizes = self.shape, ("n_samples", "n_features", "n_entries")
         figures = ("predicted_peak_bytes", "bytes_read", "scratch_bytes")
         return {
@@ -249,17 +249,18 @@ def make_plan(
     unknown: Sequence[str] = (),
     dense: Shape | None = None,
 ) -> Plan:
-    """Return the plan of stages in order, each with the strategy that it chooses.
+    """Return the plan of the stages in order, each with the strategy that it chooses.
 
     Parameters
     ----------
     stages : sequence of Stage
-        Those without a cost are left out.
+        Stages without a cost are left out.
     shape : Shape or None
     place : Place
     unknown : sequence of str
     dense : Shape or None, default=None
-        Of sparse data as stages see them that make them dense. None: the data are dense.
+        The shape that stages see which convert sparse blocks to dense ones. None: the data are
+        dense.
     """
     planned: list[StagePlan] = []
     compiled = loaded = False
@@ -290,7 +291,7 @@ def _plan_stage(
     shape: Shape | None,
     place: Place,
 ) -> StagePlan:
-    """Return a stage's figures; ``base`` is what its processes are before it."""
+    """Return the plan of a stage; ``base`` is the resident size of its processes before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)
     at_once = _tasks_at_once(cost, place.threads, budget)
     needed = _tasks_bytes(cost.by_workers, at_once)
@@ -331,12 +332,12 @@ def _plan_stage(
 
 
 def _tasks_bytes(steps: Sequence[Step], at_once: int) -> int:
-    """Return the most that the tasks of a process need at a time."""
+    """Return the largest number of bytes that concurrent tasks of a process need together."""
     return max((min(at_once, step.tasks) * step.task_bytes for step in steps), default=0)
 
 
 def _tasks_at_once(cost: StageCost, threads: int, budget: int) -> int:
-    """Return how many tasks a process may run at once: all threads', or as many as fit."""
+    """Return the number of tasks that a process may run at once: one per thread, or fewer."""
     at_once = threads
     for step in cost.by_workers:
         if min(at_once, step.tasks) * step.task_bytes > budget:
@@ -345,7 +346,7 @@ def _tasks_at_once(cost: StageCost, threads: int, budget: int) -> int:
 
 
 def _real_limits(name: str, peak: int, place: Place) -> str:
-    """Return a refusal if a worker, or the machine that workers share, is too small."""
+    """Return a refusal if a worker, or the machine that workers share, is too small; else ""."""
     for worker, limit in place.limits.items():
         promised = place.shared * place.memory_limit <= limit
         if promised or place.shared * peak <= ENDED_FRACTION * limit:

@@ -1,4 +1,4 @@
-"""The plan of a pipeline, from the header of its data: nothing is written, nothing is started."""
+"""The plan of a pipeline, from the header of its data; nothing is written or started."""
 
 from __future__ import annotations
 
@@ -41,33 +41,36 @@ _MOST_CURES = 3
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an input."""
+    """The header of an input: its size and layout, without its values."""
 
-    n_samples: int | None  # None where nothing tells, not even the size of the file
+    n_samples: int | None  # None if it cannot even be estimated from the size of the file
     n_features: int
     itemsize: int
-    chunk_rows: int  # of the store that the stages read
-    stored: bool  # whether the input is a store already; else it is brought into one first
-    exact: bool  # whether ``n_samples`` is the true number
-    # How a sparse input is cut. None: it is dense.
+    chunk_rows: int  # rows per chunk of the store that the stages read
+    stored: bool  # True if the input is already a store; otherwise it is copied into one first
+    exact: bool  # True if ``n_samples`` is the true number and not an estimate
+    # Layout of a sparse input in blocks. None: it is dense.
     csr: CSRLayout | None = None
-    held_bytes: int = 0  # what reading the input takes beyond blocks of it
-    temporary_bytes: int = 0  # what reading the input writes to disk
-    is_cut: bool = True  # whether ``csr`` is how the input is cut, or only about that
+    held_bytes: int = 0  # memory that reading the input needs besides its blocks
+    temporary_bytes: int = 0  # temporary disk space that reading the input needs
+    is_cut: bool = True  # True if ``csr`` is the actual layout of the input, False for an estimate
 
     def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
-        """Return the shape with so many rows in a block; None: as many as the stages choose.
+        """Return the shape of the data with ``rows`` rows per block.
+
+        None if the number of samples is not known.
 
         Parameters
         ----------
         rows : int or None
+            Rows per block. None: the number that the stages choose.
         sparse : bool, default=False
-            Whether blocks are in CSR form where the input is sparse; else they are made dense.
+            Whether blocks of a sparse input are in CSR form; otherwise they are dense.
 
         Raises
         ------
         InputError
-            If blocks of so many rows would read chunks of the input, or of its copy, twice.
+            If such blocks would read chunks of the input, or of its copy, more than once.
         """
         if self.n_samples is None:
             return None
@@ -82,7 +85,7 @@ class Header:
         if not self.stored and self.csr is None:
             chunk = copied_rows(self.n_samples, rows, chunk)
         rows = rows or block_rows(self.n_features, self.itemsize, chunk)
-        if self.csr is None:  # a sparse input is read dense by any rows
+        if self.csr is None:  # dense blocks of a sparse input may have any number of rows
             check_block_rows(rows, chunk, self.n_samples)
         return Shape(self.n_samples, self.n_features, self.itemsize, rows, chunk)
 
@@ -109,7 +112,7 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
 
 
 def place_of(config: Config, scheduler: str | None = None) -> Place:
-    """Return where a run would take place, and what there is."""
+    """Return the limits of the machine or cluster that a run would use."""
     limit, free, cluster = config.memory_limit, free_scratch(config.run), config.cluster
     address = scheduler_address(scheduler, cluster)
     if address is None and cluster is not None:
@@ -117,7 +120,7 @@ def place_of(config: Config, scheduler: str | None = None) -> Place:
         if cluster.kind != "local":
             return Place(limit, threads, free_scratch_bytes=free)
         return Place(limit, threads, {"this machine": machine_bytes()}, n_workers, free)
-    # At that address, or the scheduler in scope, or the threads of this process.
+    # The scheduler at the address, or the one in scope, or the threads of this process.
     with connect(address, cluster, limit):
         (_, threads), limits = worker_slots(), worker_limits()
         if active_client() is not None:
@@ -126,10 +129,13 @@ def place_of(config: Config, scheduler: str | None = None) -> Place:
 
 
 def free_scratch(run: str) -> int | None:
-    """Return the bytes that a run directory may take: what is free, and what it has already."""
+    """Return the bytes that a run directory may use: free space plus its present size.
+
+    None if unknown or unlimited.
+    """
     place = as_location(run)
     folder: Any = place
-    # Of os.path: a name that no file can have is only not there.
+    # `os.path.exists` also returns False for invalid file names, for which `Path.exists` raises.
     while isinstance(folder, Path) and not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     free = free_bytes(folder)
@@ -139,24 +145,24 @@ def free_scratch(run: str) -> int | None:
 
 
 def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
-    """Return the cost of a run of a configuration, and whether it fits.
+    """Return the predicted cost of a run, and whether it fits.
 
     Parameters
     ----------
     config : Config
     scheduler : str or None, default=None
-        Address of a Dask scheduler whose workers are asked for their limits. None: what the
-        configuration or the scope says, or this machine.
+        Address of a Dask scheduler whose workers are asked for their limits. None: the scheduler of
+        the configuration or of the current scope, or this machine.
 
     Returns
     -------
     plan : Plan
-        With settings that would make it fit, if it does not.
+        If the run does not fit, the plan has settings with which it would.
 
     Raises
     ------
     InputError
-        If the input cannot be opened, or settings or labels do not go with it.
+        If the input cannot be opened, or settings or labels do not match it.
     ClusterError
         If the scheduler does not answer or has no workers.
     """
@@ -169,10 +175,11 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
 
 
 def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Config, str]:
-    """Return the configuration of the whole run, and why, where ``quick`` would take longer.
+    """Return the configuration of the full run, and the reason, if ``quick`` would take longer.
 
-    The fits on samples read more rows together than the input has then. Where the whole run does
-    not fit, or settings of the fits were given, they are what runs.
+    That is the case if the fits on samples together would read at least as many rows as the input
+    has. The configuration is returned unchanged, with an empty reason, if the full run does not
+    fit, or if settings of the fits were given.
     """
     number, fits = config.n_features_to_select, config.stability
     default = StabilityConfig()
@@ -194,9 +201,9 @@ def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Conf
 
 
 def check_config(config: Config, source: Source) -> None:
-    """Raise InputError for settings or labels that do not go with an opened input."""
+    """Raise InputError for settings or labels that do not match an opened input."""
     check_form(stages_of(config), config, source)
-    with suppress(MemoryLimitError):  # the plan says what does not fit
+    with suppress(MemoryLimitError):  # the plan reports what does not fit
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_labels(config, kept, source.dropped, source.row_dimensions)
@@ -207,12 +214,12 @@ def check_config(config: Config, source: Source) -> None:
 
 
 def plan_input(config: Config, source: Source, place: Place) -> Plan:
-    """Return the plan for an opened input and a place, with cures if it does not fit."""
+    """Return the plan for an opened input and a place, with remedies if it does not fit."""
     return _with_cures(config, header_of(source, config.input.uri, config.input.missing), place)
 
 
 def plan_for(config: Config, plan: Plan, blocks: RowBlocks) -> Plan:
-    """Return the plan for stored data: another one if their rows were only estimated before.
+    """Return the plan for stored data: a new one if their number of rows had been estimated.
 
     Raises
     ------
@@ -228,15 +235,15 @@ def plan_for(config: Config, plan: Plan, blocks: RowBlocks) -> Plan:
 
 
 def check_plan(config: Config, plan: Plan, name: str = "") -> None:
-    """Log a plan, and refuse what does not fit.
+    """Log a plan, and raise MemoryLimitError if it does not fit.
 
-    Where the number of rows is only estimated, it is refused if half of them do not fit either;
-    else once they are counted.
+    If the number of rows is only an estimate, the plan is refused here only if half of the rows
+    would not fit either; otherwise the check is repeated once the rows are counted.
 
     Raises
     ------
     MemoryLimitError
-        With the smallest change that would make it fit.
+        If the run does not fit; the message names the smallest changes that would make it fit.
     """
     if plan.shape is not None and plan.unknown:
         shape = plan.shape
@@ -253,7 +260,7 @@ def _with_cures(config: Config, header: Header, place: Place) -> Plan:
 
 
 def plan_of(config: Config, header: Header, place: Place) -> Plan:
-    """Return the plan for a header and a place, without looking for cures."""
+    """Return the plan for a header and a place, without searching for remedies."""
     shape = header.shape(config.blocks.rows, sparse=True)
     place = dataclasses.replace(place, memory_limit=config.memory_limit)
     if shape is None:
@@ -272,7 +279,7 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
 
 
 def cures(config: Config, header: Header, place: Place) -> tuple[str, ...]:
-    """Return settings with which the plan fits, each found by making that plan."""
+    """Return changes of settings with which the plan fits, each verified by making that plan."""
     settings = []
     for name, variants in _candidates(config, header, place):
         for value, variant in variants:
@@ -287,7 +294,7 @@ def cures(config: Config, header: Header, place: Place) -> tuple[str, ...]:
 def _candidates(
     config: Config, header: Header, place: Place
 ) -> Iterator[tuple[str, Iterator[tuple[str, Config]]]]:
-    """Yield settings that could help, with values from the smallest change on."""
+    """Yield settings that could help, each with its values, the smallest change first."""
     if config.spectral is not None and config.spectral.solver == "eigsh":
         yield "spectral.solver", _variants(config, "spectral", "solver", ["auto", "chebyshev"])
     if config.graph is not None and config.graph.algorithm != "auto":
@@ -298,7 +305,7 @@ def _candidates(
     if shape is not None:
         chunk = header.chunk_rows
         halves = [shape.rows // 2**part // chunk * chunk for part in range(1, 9)]
-        # The blocks of a sparse store are as small as they get.
+        # Blocks of a sparse store cannot be smaller.
         smaller = [rows for rows in halves if rows and header.csr is None]
         yield "blocks.rows", _variants(config, "blocks", "rows", smaller)
         if "sample_size" in type(config.parameters).model_fields:
@@ -320,7 +327,7 @@ def _variants(config: Config, section: str, name: str, values: Any) -> Iterator[
 def _samples(
     config: Config, header: Header, place: Place, most: int
 ) -> Iterator[tuple[str, Config]]:
-    """Yield the largest sample of a fit that fits, to two digits; none if not even two rows do."""
+    """Yield the largest sample size that fits, to two digits; nothing if not even two rows fit."""
 
     def at(size: int) -> tuple[str, Config]:
         return next(_variants(config, "stability", "sample_size", [size]))
@@ -335,7 +342,7 @@ def _samples(
 
 
 def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str, Config]]:
-    """Yield the smallest larger limit that fits, or else the largest smaller one."""
+    """Yield the smallest larger limit that fits, or else smaller limits in descending order."""
 
     def at(limit: int) -> tuple[str, Config]:
         return f"'{format_limit(limit)}'", config.model_copy(update={"memory_limit": limit})

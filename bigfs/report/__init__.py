@@ -1,1 +1,1 @@
-"""Figures of results."""
+"""Reports and figures of results."""

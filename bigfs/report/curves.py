@@ -11,7 +11,7 @@ import numpy as np
 
 from bigfs.core.text import in_picture
 
-# The scores of a comparison, and how tables and figures name them.
+# The scores of a comparison, and their names in tables and figures.
 SCORES = {
     "nmi": "NMI",
     "acc": "ACC",
@@ -27,11 +27,11 @@ _MOST_TICKS = 12
 
 @dataclass(frozen=True)
 class Curve:
-    """One method in one panel."""
+    """The curve of one method in one panel."""
 
     name: str
     sizes: list[int]  # numbers of features
-    # The score and its deviation, in percent.
+    # The score and its standard deviation, in percent.
     values: list[float]
     spread: list[float]
     is_line: bool = False  # all features: a line across the panel instead of a curve
@@ -41,9 +41,9 @@ class Curve:
 def drawn(
     draw: Callable[[Any], Any], kinds: Sequence[str], size: tuple[float, float] | None = None
 ) -> list[bytes]:
-    """Return what ``draw(figure)`` draws as files of some kinds, ``svg`` or ``png``.
+    """Return the figure drawn by ``draw(figure)`` as files of the given kinds, ``svg`` or ``png``.
 
-    The same figure has the same bytes.
+    The files are reproducible: the same figure gives the same bytes.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -62,11 +62,12 @@ def drawn(
 def draw_panels(
     figure: Any, panels: Sequence[tuple[str, Sequence[Curve]]], title: str
 ) -> np.ndarray:
-    """Draw the panels side by side on a figure, which gets their size; return their axes.
+    """Draw panels side by side on a figure and return their axes.
 
     Parameters
     ----------
     figure : Figure
+        It is resized to fit the panels.
     panels : sequence of (str, sequence of Curve)
         Title of the vertical axis, and the curves.
     title : str
@@ -114,13 +115,16 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
 
 
 def draw_ranks(diagrams: Mapping[str, Any], kinds: Sequence[str]) -> list[bytes]:
-    """Return a diagram for each score, one below the other, in every one of some formats.
+    """Return critical difference diagrams, one below the other, as a file of each given format.
+
+    Bars connect methods that do not differ by more than the critical difference.
 
     Parameters
     ----------
     diagrams : dict of str to Ranks
-        By the titles of the scores. Bars connect methods within the critical difference.
+        The ranks by the title of the score.
     kinds : sequence of str
+        File formats, as in `drawn`.
     """
     heights = [1.2 + 0.13 * len(r.names) + 0.12 * len(r.groups()) for r in diagrams.values()]
 
@@ -133,7 +137,7 @@ def draw_ranks(diagrams: Mapping[str, Any], kinds: Sequence[str]) -> list[bytes]
 
 
 def _draw_line(axes: Any, title: str, ranks: Any) -> None:
-    """Draw the line of ranks, the names left and right of it, and the bars."""
+    """Draw one diagram: the line of ranks, the names left and right of it, and the bars."""
     k = len(ranks.names)
     means = dict(zip(ranks.names, ranks.mean_ranks, strict=True))
     order = [ranks.names[i] for i in np.argsort(ranks.mean_ranks, kind="stable")]

@@ -1,6 +1,6 @@
-"""A run or a comparison as one HTML file: the result first, then its basis.
+"""Reports of runs and comparisons as single HTML files: the result first, then its basis.
 
-The words are those of the templates beside this file; the pictures those of `bigfs.results.plots`.
+The text is in the templates beside this file; the plots are those of `bigfs.results.plots`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bigfs.results.sample import Sample
 from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import Curves
 
-# What the page shows at most; features.csv has all.
+# Largest numbers of features on the page; features.csv has all of them.
 _CHIPS, _BARS = 50, 50
 _ENOUGH = 0.9
 _THAN_CHANCE = {"better": " +", "worse": " -"}
@@ -35,14 +35,14 @@ _THAN_CHANCE = {"better": " +", "worse": " -"}
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture as it stands in a page: SVG in base64, and what it shows, in words."""
+    """A figure that is embedded in a page: SVG in base64, and its description."""
 
     content: str
     label: str
 
 
 def run_page(result: Result, mark: str = "") -> str:
-    """Return the page of a run.
+    """Return the report of a run as HTML.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def run_page(result: Result, mark: str = "") -> str:
     Raises
     ------
     InputError
-        If ``report`` names an image or an axis that does not go with the features, or the data of
+        If the image or axis in the section ``report`` does not match the features, or the data of
         the run are gone.
     """
     settings, plots = result.settings.get("report") or {}, result.plot
@@ -105,18 +105,18 @@ def run_page(result: Result, mark: str = "") -> str:
 def comparison_page(
     table: dict[str, Any], figure: str, folder: str, settings: dict[str, Any], mark: str = ""
 ) -> str:
-    """Return the page of a comparison.
+    """Return the report of a comparison as HTML.
 
     Parameters
     ----------
     table : dict
-        What its ``table.json`` holds.
+        Content of its ``table.json``.
     figure : str
-        Its ``curves.svg``.
+        Content of its ``curves.svg``.
     folder : str
         The run directory.
     settings : dict
-        What its ``config.yaml`` holds.
+        Content of its ``config.yaml``.
     mark : str, default=""
         A tag for the head of the page.
     """
@@ -157,7 +157,10 @@ def comparison_page(
 
 
 def _repeated(command: str, folder: str, settings: dict[str, Any], place: str = "") -> str:
-    """Return what repeats a command, in a run directory of another name where one is given."""
+    """Return the command that repeats a run or comparison, in directory ``place`` if given.
+
+    It is a call from Python if the data or labels were objects in memory.
+    """
     config, judged = f"{folder}/config.yaml", settings.get("evaluate") or {}
     given = {"data": settings["input"]["uri"], "labels": judged.get("labels")}
     objects = [f", {name}=..." for name, x in given.items() if str(x).startswith(OBJECT)]
@@ -176,14 +179,14 @@ def _template(name: str) -> Any:
 
 
 def _drawn(draw: Callable[[Any], Any], label: str, height: float = 3.4) -> Drawn:
-    """Draw a picture on a figure of its own; the same picture has the same bytes."""
+    """Return a new figure drawn by ``draw(axes)``; the same drawing gives the same bytes."""
     with ignoring_warnings(message="Glyph .* missing from font"):
         [svg] = drawn(lambda figure: draw(figure.add_subplot()), ["svg"], (6, height))
     return Drawn(base64.b64encode(svg).decode(), label)
 
 
 def _best(table: dict[str, Any]) -> str:
-    """Return which method is best by the first score, and which ones are as good."""
+    """Return a sentence that names the best method by the first score, and those tied with it."""
     key, what = ("nmi", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
     methods = [row for row in table["rows"] if row["name"] not in (ALL_FEATURES, CHANCE)]
     values = [(row, shown) for row in methods if (shown := _percent(row, key))]
@@ -196,13 +199,13 @@ def _best(table: dict[str, Any]) -> str:
 
 
 def _percent(row: dict[str, Any], key: str) -> str:
-    """Return the mean of a score, or the score where it is not repeated, in percent."""
+    """Return a score (its mean if it was repeated) as text in percent; "" if it is missing."""
     value = mean_score(row["scores"], key)
     return "" if value is None else f"{100 * value:.1f}"
 
 
 def _beside_chance(row: dict[str, Any], key: str) -> str:
-    """Return a score with its deviation, and a sign where it is not that of chance."""
+    """Return a score with its deviation, and a sign if it differs from chance (+ is better)."""
     if not _percent(row, key):
         return ""
     verdict = (row.get("than_chance") or {}).get(key, "")
@@ -210,7 +213,7 @@ def _beside_chance(row: dict[str, Any], key: str) -> str:
 
 
 def _agreement(row: dict[str, Any]) -> str:
-    """Return the stability of a row with its interval, or nothing."""
+    """Return the stability of a row with its interval, or "" if it was not measured."""
     stability = row.get("stability")
     return "{value:.2f} ({low:.2f} to {high:.2f})".format(**stability) if stability else ""
 
@@ -256,7 +259,10 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
 
 
 def _reasons(curves: Curves, features: list[int]) -> dict[int, tuple[str, int | None]]:
-    """Return why each feature is in or out, in words that end with another feature, if any."""
+    """Return the reason why each feature was selected or left out, by feature.
+
+    A reason is a text and the index of the feature that completes it, or None.
+    """
     reasons: dict[int, tuple[str, int | None]] = {}
     for feature in features:
         j, r = int(curves.closest[feature]), curves.correlation[feature]
@@ -270,14 +276,17 @@ def _reasons(curves: Curves, features: list[int]) -> dict[int, tuple[str, int | 
 
 
 def _explained(n_selected: int, sample: Sample, ax: Any) -> None:
-    """Draw the explained share of a sample, for a result without curves."""
+    """Draw the share of variance explained in a sample, for a result without curves."""
     ax.plot(np.arange(1, len(sample.explained) + 1), 100 * sample.explained)
     ax.axvline(n_selected, color="#d55e00", linewidth=1)
     ax.set(xlabel="features, in the order of the ranking", ylabel="percent", ylim=(0, 102))
 
 
 def _closest_pair(matrix: np.ndarray) -> tuple[int, int] | None:
-    """Return the places of the two selected features of the largest correlation, if there are."""
+    """Return the positions of the pair of features with the largest absolute correlation.
+
+    None for fewer than two features.
+    """
     n = len(matrix)
     if n < 2:
         return None

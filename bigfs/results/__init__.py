@@ -1,1 +1,1 @@
-"""A finished run as an object."""
+"""Results of finished runs: reading, plotting and export."""

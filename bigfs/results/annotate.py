@@ -1,4 +1,4 @@
-"""The AnnData that a run read, with the result as columns of its ``var``: a copy, or in place."""
+"""Annotation of the AnnData that a run read: the result as columns of ``var``, copy or in place."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ from bigfs.store.records import refuse_inside_ours
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import as_path
 
-# Of linux/fs.h and fcntl.h.
+# Constants of linux/fs.h and fcntl.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = False) -> Path:
-    """Copy the AnnData of a run with rank, score and selection of every feature in its ``var``.
+    """Copy the AnnData of a run and add rank, score and selection of each feature to its ``var``.
 
-    These are the columns ``bigfs_rank`` (1 is the best), ``bigfs_score`` and ``bigfs_selected``.
-    ``uns["bigfs"]`` gets the method and the settings. scanpy's functions take the selected features
-    by ``mask_var="bigfs_selected"``; without it they take ``var["highly_variable"]``, if it is
-    there. The copy appears under its name when it is complete. ``dest`` may be the input itself, if
-    ``overwrite`` is given: file or store are replaced by their copy, at once. The copy of a store
-    shares the chunks of its matrices with it, so that they are not copied.
+    The columns are ``bigfs_rank`` (1 is the best), ``bigfs_score`` and ``bigfs_selected``. The
+    method and the settings are stored in ``uns["bigfs"]``. scanpy's functions use the selected
+    features with ``mask_var="bigfs_selected"``; by default they use ``var["highly_variable"]`` if
+    it exists. The copy appears under its name when it is complete. With ``overwrite``, ``dest`` may
+    be the input itself: the file or store is then replaced atomically by its copy. In that case the
+    chunks of a store's matrices are linked instead of copied.
 
     Parameters
     ----------
     result : Result
     dest : str or Path
-        NAME.h5ad or NAME.zarr, as the input is.
+        NAME.h5ad or NAME.zarr, in the format of the input.
     overwrite : bool, default=False
-        Replace a .h5ad file that is there, or the store that was read.
+        Replace an existing .h5ad file, or the store that was read.
 
     Returns
     -------
@@ -68,8 +68,8 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
     Raises
     ------
     InputError
-        If the input is no AnnData on a local disk, has other features by now or changes meanwhile,
-        ``dest`` is there, or owner and group of what is replaced cannot be kept.
+        If the input is not an AnnData on a local disk, has other features now or changes meanwhile,
+        ``dest`` exists, or owner and group of the replaced files cannot be kept.
     StorageError
         If writing fails.
     """
@@ -98,12 +98,12 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
 
 
 def check_annotatable(uri: str) -> Path:
-    """Return the place of an AnnData on a local disk.
+    """Return the path of an AnnData on a local disk.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the URI is not a .h5ad or .zarr path on a local disk.
     """
     source = as_path(uri)
     if not isinstance(source, Path) or source.suffix.lower() not in _WRITERS:
@@ -124,14 +124,14 @@ def copy_annotated(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Copy an AnnData with further columns of ``var``, which must have these names, and a run.
+    """Copy an AnnData and add columns to its ``var``, whose features must be ``names``.
 
-    ``uns`` gets the method, and its settings as JSON.
+    The method, and its settings as JSON, are stored in ``uns``.
 
     Raises
     ------
     InputError
-        If it has other features, or changes meanwhile.
+        If the AnnData has other features, or changes meanwhile.
     StorageError
         If writing fails.
     """
@@ -140,7 +140,7 @@ def copy_annotated(
             f"{source}: its var has other features than the run read (a layer 'raw' has features "
             "of its own). Run again, or export the selected columns."
         )
-    target = place.resolve() if overwrite else place  # a link stays, and leads to the new file
+    target = place.resolve() if overwrite else place  # a link is kept, and its target replaced
     about = {"method": method, "parameters": json.dumps(settings, default=str)}
     with creating(target):
         _WRITERS[source.suffix.lower()](source, target, columns, about, overwrite)
@@ -182,7 +182,7 @@ def _copy_h5ad(
 def _copy_zarr(
     source: Path, place: Path, columns: dict[str, Any], about: dict[str, Any], overwrite: bool
 ) -> None:
-    """Copy a store; one that is there is exchanged for its copy, which shares its chunks."""
+    """Copy a store; an existing one is exchanged for its copy, whose chunks are hard links."""
     import zarr
 
     in_place = overwrite and place.exists()
@@ -191,17 +191,17 @@ def _copy_zarr(
 
     def copy(file: str, copied: str) -> None:
         inside = Path(file).relative_to(source).parts
-        if in_place and len(inside) > 1 and inside[0] not in ("var", "uns"):  # not changed below
+        if in_place and len(inside) > 1 and inside[0] not in ("var", "uns"):  # not modified below
             os.link(file, copied)
         else:
             shutil.copy2(file, copied)
 
     try:
         shutil.copytree(source, partial, copy_function=copy)
-        # Without the old collection of all metadata, which knows nothing of new arrays.
+        # The old consolidated metadata do not include the new arrays.
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
         _write_result(root, columns, about, list)
-        with ignoring_warnings():  # it is no part of the standard of version 3 yet
+        with ignoring_warnings():  # consolidated metadata are not part of the zarr v3 standard yet
             zarr.consolidate_metadata(str(partial))
         if in_place:
             _keep_rights_below(partial, place)
@@ -216,7 +216,7 @@ def _copy_zarr(
 
 
 def _keep_rights_below(copy: Path, original: Path) -> None:
-    """Give folders and files of a copy the rights of those that they replace."""
+    """Give folders and files of a copy the permissions and owners of those that they replace."""
     for top, _, names in os.walk(copy):
         for path in (Path(top), *(Path(top, name) for name in names)):
             former = original / path.relative_to(copy)
@@ -225,7 +225,7 @@ def _keep_rights_below(copy: Path, original: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> None:
-    """Let two folders change their names, at once."""
+    """Swap the names of two folders atomically; raise OSError if the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = (os.fsencode(first), os.fsencode(second))
     if not hasattr(libc, "renameat2"):
@@ -235,7 +235,10 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 def _write_result(root: Any, columns: dict[str, Any], about: dict[str, Any], texts: Any) -> None:
-    """Write columns of ``var`` and the entry of ``uns``; ``texts`` is the form of stored names."""
+    """Write columns of ``var`` and the entry of ``uns``.
+
+    ``texts`` converts a list of names to the form in which it is stored.
+    """
     from anndata.io import write_elem
 
     var = root["var"]
@@ -253,7 +256,10 @@ _WRITERS = {".h5ad": _copy_h5ad, ".zarr": _copy_zarr}
 
 
 def check_output(config: Config) -> None:
-    """Raise InputError if an annotated copy is wanted of what is no AnnData on a local disk."""
+    """Raise InputError if an annotated copy is requested but cannot be written.
+
+    It needs an AnnData on a local disk, all of its columns, and a local run directory.
+    """
     if not config.output.anndata:
         return
     check_annotatable(config.input.uri)
@@ -270,7 +276,7 @@ def check_output(config: Config) -> None:
 
 
 def output_stages(config: Config) -> list[Stage]:
-    """Return the stage of the annotated copy, if it is wanted."""
+    """Return a list with the stage of the annotated copy, empty if that is not requested."""
     if not config.output.anndata:
         return []
     source = check_annotatable(config.input.uri)

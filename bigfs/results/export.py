@@ -1,7 +1,7 @@
-"""The selected columns of a run's data, written to a file or a store block by block.
+"""Export of the selected columns of a run's data to a file or a store, block by block.
 
-Of an AnnData what describes its rows and columns stays. `to_grid` puts rows back into the
-dimensions that were stacked.
+The annotations of an AnnData are kept. `to_grid` puts rows back into the dimensions that were
+stacked.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from bigfs.store.several import flattened, sources_of
 from bigfs.store.source import RandomAccessSource, Source, as_path, open_matrix
 from bigfs.store.values import storing
 
-# Blocks that are read ahead: decompression takes longer than writing a few columns.
+# Number of blocks to read ahead, since decompression takes longer than writing a few columns.
 _READ_AHEAD = 2
 _LARGEST_WHOLE = 2.0**53
 
 
 def open_run_data(path: Location) -> RandomAccessSource:
-    """Open the data that a run read: its own copy, or the store that it was given.
+    """Open the data that a run read: its own copy, or the store that was its input.
 
     Raises
     ------
     InputError
-        If the store is gone, or is not what the run read; or if a later run, which did not finish,
-        has read other data since the result was made.
+        If the store is gone or has changed since the run, or if a later, unfinished run has
+        replaced the data of the result.
     """
     directory = RunDirectory(path).read()
     stages = directory.manifest["stages"]
@@ -72,14 +72,14 @@ def open_run_data(path: Location) -> RandomAccessSource:
 
 
 class SelectedColumns(RandomAccessSource):
-    """Some columns of a matrix, in the type that its values were stored in.
+    """The given columns of a matrix, in the dtype that its values were stored in.
 
     Parameters
     ----------
     source : RandomAccessSource
     columns : ndarray of shape (n_columns,), int64
     names : list of str or None
-        Of these columns.
+        Names of these columns.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class SelectedColumns(RandomAccessSource):
         self.grid, self.dropped = source.grid, source.dropped
         self.column_types = dict(source.column_types)
         stored = source.stored_dtype.newbyteorder("=")
-        # Data are read as float64 at most.
+        # Values are read as float64 at most, so wider types cannot be restored.
         self.dtype = source.dtype if stored.itemsize > 8 else stored
         self._source, self.places = source, columns
 
     @property
     def of_sparse(self) -> bool:
-        """True if the data are sparse; what is read here is dense."""
+        """True if the data are sparse; the columns that are read here are always dense."""
         return self._source.sparse
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
@@ -106,7 +106,7 @@ class SelectedColumns(RandomAccessSource):
         Raises
         ------
         InputError
-            If a whole number is too large for float64, in which data are read, to hold it.
+            If an integer is too large to be represented exactly by float64, in which data are read.
         """
         rows = self._source.read_columns(start, stop, self.places)
         if self.dtype.kind in "iu" and self.dtype.itemsize == 8:
@@ -121,15 +121,18 @@ class SelectedColumns(RandomAccessSource):
         return rows.astype(self.dtype, copy=False)
 
     def iter_index(self) -> Iterator[list[str]]:
-        """Yield the ids of the rows that the data have."""
+        """Yield the ids of the rows, in lists."""
         return self._source.iter_index()
 
     def row_ids(self) -> Iterator[Any]:
-        """Return the ids of the rows one by one; their numbers where they have none."""
+        """Return an iterator over the ids of the rows, or their numbers if there are no ids."""
         return count() if self.index is None else chain.from_iterable(self.iter_index())
 
     def iter_rows(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
+        """Yield consecutive arrays, whose number of rows is chosen for the width of the source.
+
+        ``rows`` is ignored.
+        """
         source = self._source
         step = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
         waiting: deque[Any] = deque()
@@ -143,17 +146,17 @@ class SelectedColumns(RandomAccessSource):
 
 
 def refuse_input(dest: str | Location, uri: str) -> None:
-    """Raise InputError if a place is, holds or would be one of the sources of a URI."""
+    """Raise InputError if a destination is, contains or would become a source of a URI."""
     uri, place = column_of(uri)[0], as_location(dest)
     try:
         sources = flattened(uri)
         several = [entry for entry in listed_in(uri) or [uri] if sources_of(entry) is not None]
-    except InputError:  # they are gone since
+    except InputError:  # the sources are gone
         return
     for path in [path for path in map(as_path, sources) if path is not None]:
         if is_within(path, place):
             raise InputError(f"{dest} is the input of the run. Give another name.")
-    # Folders, and names with * in them.
+    # Folders and globs, which would include the new file.
     for path in [path for path in map(as_path, several) if path is not None]:
         if is_within(place, path) or fnmatch(str(place.absolute()), str(path.absolute())):
             raise InputError(f"{dest} would be a part of the input, {path}. Give another place.")
@@ -167,7 +170,7 @@ def export_columns(
     overwrite: bool = False,
     original: Original | None = None,
 ) -> Location:
-    """Write columns to a file or store whose format its name says.
+    """Write columns to a file or store whose format is given by its name.
 
     Parameters
     ----------
@@ -175,12 +178,12 @@ def export_columns(
     dest : str, Path or ObjectPath
         NAME.zarr, .parquet, .feather, .npy, .csv or .h5ad. It appears when it is complete.
     ids : bool, default=False
-        Whether a column has the rows' ids under their name, or ``row`` numbers the rows from 0
-        (.csv, .parquet; .h5ad always has them).
+        Add a column with the ids of the rows under their name, or a column ``row`` that numbers
+        the rows from 0 (.csv, .parquet; .h5ad always has them).
     overwrite : bool, default=False
-        Replace what is there: a file, or a store that bigfs wrote.
+        Replace an existing file, or a store that bigfs wrote.
     original : Original or None, default=None
-        The AnnData whose columns they are: a .h5ad file gets everything else from it.
+        The AnnData that the columns come from; a .h5ad file gets everything else from it.
 
     Returns
     -------
@@ -189,7 +192,7 @@ def export_columns(
     Raises
     ------
     InputError
-        If the format is not known, something is there, it is what is read, or the data change.
+        If the format is not known, ``dest`` exists or is the input, or the data change meanwhile.
     StorageError
         If writing fails.
     """
@@ -245,7 +248,7 @@ def export_columns(
 
 @dataclass(frozen=True)
 class Columns:
-    """The selected columns, as a writer of a format gets them."""
+    """The selected columns in the form that is passed to the writer of a format."""
 
     columns: SelectedColumns
     blocks: Iterator[np.ndarray]
@@ -253,11 +256,11 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns; their numbers where they have none."""
+        """Names of the columns, or their numbers if they have no names."""
         return self.columns.feature_names or [str(i) for i in range(self.columns.n_features)]
 
     def batches(self) -> Iterator[Any]:
-        """Yield the blocks as Arrow batches, with the ids first."""
+        """Yield the blocks as Arrow record batches; a column of ids, if any, comes first."""
         import pyarrow as pa
 
         ids, types = self.columns.row_ids(), self.columns.column_types
@@ -275,7 +278,7 @@ class Columns:
 
 
 def _check_file(place: Path, overwrite: bool) -> None:
-    """Raise InputError if something is there that must not be replaced."""
+    """Raise InputError if the path exists and must not be replaced."""
     if not is_there(place, "the file"):
         return
     if not overwrite:
@@ -288,7 +291,7 @@ def _check_file(place: Path, overwrite: bool) -> None:
 
 @contextmanager
 def creating(place: Path) -> Iterator[None]:
-    """Make the folder of a new file or store; failures of the disk become StorageError."""
+    """Create the folder of a new file or store; disk failures in the block become StorageError."""
     with storing(f"Cannot write {place}", "Nothing was left there."):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -308,26 +311,26 @@ def to_grid(
     Parameters
     ----------
     data : str, Path, Source or Result
-        The run, or the store or opened array that the rows are of.
+        The run, store or opened array that the rows belong to.
     values : array-like of shape (n_rows, ...)
         Labels, coordinates of an embedding, or selected columns.
     row_mask : array of bool or None, default=None
-        Which rows there are, the attribute ``row_mask_`` of a fitted estimator. None: those that
-        the run or store has kept.
+        Mask of the rows that have values, such as the attribute ``row_mask_`` of a fitted
+        estimator. None: the rows that the run or store has kept.
     fill : scalar, default=None
-        For rows that are not there. None: -1 in whole numbers, else NaN.
+        Value for the other rows. None: -1 for integers, NaN otherwise.
     dest : str, Path or None, default=None
-        A new GeoTIFF to write the grid to, on the map of the picture that the data are of.
+        A new GeoTIFF to write the grid to, georeferenced like the image that the data come from.
 
     Returns
     -------
     grid : ndarray
-        Of shape (sizes of the dimensions, ...).
+        Array of shape (sizes of the dimensions, ...).
 
     Raises
     ------
     InputError
-        If the data are no array of several dimensions, or there is not one value for each row.
+        If the data are not an array of several dimensions, or there is not one value per row.
 
     Examples
     --------
@@ -373,7 +376,7 @@ def _opened(data: Any) -> Source:
     return data if isinstance(data, Source) else open_matrix(data)
 
 
-# Values of a matrix that are copied at a time.
+# Number of values of a matrix that are copied at a time.
 _PIECE = 2**21
 
 
@@ -385,11 +388,11 @@ class Original:
     ----------
     path : Path
     source : Source
-        Its matrix, as the run opened it, but with all columns.
+        Its matrix, opened as in the run but with all columns.
     places : ndarray of shape (n_features,), int64
-        Where the features of the run are among them.
+        Positions of the run's features among these columns.
     has_missing : bool
-        Whether the run filled missing values, which the AnnData keeps.
+        Whether the run filled missing values, which are still missing in the AnnData.
     """
 
     path: Path
@@ -398,7 +401,7 @@ class Original:
     has_missing: bool
 
     def check(self, columns: SelectedColumns) -> None:
-        """Raise InputError if its values are not those that the run read."""
+        """Raise InputError if the values of the AnnData differ from those that the run read."""
         places, first, source = self.places[columns.places], 0, self.source
         rows = block_rows(source.n_features, source.dtype.itemsize, None)
         source.begin()
@@ -419,7 +422,10 @@ class Original:
 def original_of(
     uri: str, layer: str | None, n_samples: int, names: list[str] | None, has_missing: bool
 ) -> Original | None:
-    """Return the AnnData that a run read, if it is on a local disk with its rows and features."""
+    """Return the AnnData that a run read, if it is on a local disk with its rows and features.
+
+    None otherwise, and if the result cannot be mapped to it (layer ``raw``, old file formats).
+    """
     place = as_path(uri)
     if names is None or not isinstance(place, Path):
         return None
@@ -439,7 +445,9 @@ def original_of(
 
 
 def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
-    """Write an AnnData with some of its columns; all else stays, and sparse matrices sparse.
+    """Write an AnnData with a subset of its columns; everything else is copied.
+
+    Sparse matrices stay sparse.
 
     Parameters
     ----------
@@ -447,7 +455,7 @@ def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
     original : Path
         A .h5ad file or an AnnData zarr store. Its matrices are read piece by piece.
     kept : ndarray of shape (n_kept,), int64
-        The columns, in the order to write.
+        The columns to write, in this order.
     """
     import h5py
     from anndata.io import read_elem, write_elem
@@ -487,7 +495,7 @@ def write_subset(file: IO[bytes], original: Path, kept: np.ndarray) -> None:
 
 
 def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
-    """Write some columns of a dense or sparse matrix, piece by piece."""
+    """Write the given columns of a dense or sparse matrix, piece by piece."""
     from anndata.io import sparse_dataset
 
     kind, matrix, packed = node.attrs.get(ENCODING), node, node

@@ -1,6 +1,6 @@
-"""Pictures of a selection as matplotlib draws them: from Python, in notebooks, in the report.
+"""Matplotlib plots of a selection, for Python, notebooks and the report.
 
-Features have positions in an image, or along an axis such as wavelength.
+Features may have positions in an image, or along an axis such as wavelength.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bigfs.store.labels import read_values
 if TYPE_CHECKING:
     from bigfs.results.result import Result
 
-# Colors that remain apart for color-blind people (Okabe and Ito).
+# Colors that color-blind people can distinguish (Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#666666")
 KEPT, OTHER, MARK = COLORS[0], "#bbbbbb", COLORS[1]
 _CURVES = {
@@ -38,22 +38,22 @@ _NAMED, _POINTS_SIZE, _WIDEST = 40, 6, 40
 
 @dataclass(frozen=True, repr=False)
 class Plots:
-    """The pictures of a selection.
+    """Plots of a selection.
 
-    Each method draws on ``ax``, axes of matplotlib, or on a figure of its own, and returns the
-    axes. They are those of ``result.plot`` and of ``bigfs.plot(selector, X)``.
+    Each method draws on ``ax``, or on a new figure if that is None, and returns the matplotlib
+    axes. Returned by ``result.plot`` and ``bigfs.plot(selector, X)``.
 
     Attributes
     ----------
     title : str
     scores_ : ndarray of shape (n_features,), float64
     ranking : ndarray of shape (n_features,), int64
-        Best first: the selected features, then the others.
+        Feature indices, best first: the selected features, then the others.
     n_selected : int
     names : list of str
     curves_ : Curves or None
     sample : callable
-        Returns a `Sample` of the rows; asked by the pictures that show rows.
+        Returns a `Sample` of the rows; called by the plots that show rows.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Plots:
         ----------
         ax : Axes or None, default=None
         n_features : int, default=30
-            How many features, best first.
+            Number of features to show, best first.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class Plots:
         return ax
 
     def curves(self, ax: Any = None) -> Any:
-        """Draw what more and fewer features would do, with a line at the selected number.
+        """Draw the curves over the number of features, with a line at the selected number.
 
         Parameters
         ----------
@@ -110,8 +110,8 @@ class Plots:
         Raises
         ------
         InputError
-            If the selection has no curves: those of a run, and of ``fit`` with
-            ``n_features_to_select="auto"``.
+            If the selection has no curves. Runs have them (unless ``curves`` is false), and fits
+            with ``n_features_to_select="auto"``.
         """
         if self.curves_ is None:
             raise InputError(
@@ -130,14 +130,14 @@ class Plots:
         return ax
 
     def map(self, ax: Any = None, labels: Any = None) -> Any:
-        """Draw a sample of the rows in the plane, in the colors of their clusters.
+        """Draw a sample of the rows in two dimensions, colored by cluster.
 
         Parameters
         ----------
         ax : Axes or None, default=None
         labels : array-like of shape (n_samples,) or None, default=None
-            Known classes to color by. None: clusters of the method, known labels of the run, or
-            groups that k-means finds.
+            Known classes to color by. None: known labels of the run, or else clusters of the
+            method, or else groups that k-means finds.
 
         Returns
         -------
@@ -172,12 +172,12 @@ class Plots:
         return ax
 
     def mask(self, image_shape: Sequence[int], ax: Any = None) -> Any:
-        """Draw the selected features as pixels of an image, the best the darkest.
+        """Draw the selected features as pixels of an image; the better, the darker.
 
         Parameters
         ----------
         image_shape : (int, int)
-            Rows and columns; features are pixels in the order of the rows.
+            Rows and columns; features are pixels in row-major order.
         ax : Axes or None, default=None
 
         Returns
@@ -187,7 +187,7 @@ class Plots:
         Raises
         ------
         InputError
-            If the image has not as many pixels as there are features.
+            If the number of pixels differs from the number of features.
         """
         check_image(image_shape, len(self.names))
         strength = np.full(len(self.names), np.nan)
@@ -199,18 +199,18 @@ class Plots:
         return ax
 
     def spectrum(self, axis: Any = None, ax: Any = None, *, unit: str = "") -> Any:
-        """Draw the scores along an axis such as wavelength, the selected features marked.
+        """Draw the scores along an axis such as wavelength, with the selected features marked.
 
-        Behind them, in gray, is the mean of a sample of the rows.
+        The mean of a sample of the rows is drawn in gray in the background.
 
         Parameters
         ----------
         axis : array-like of shape (n_features,) or None, default=None
-            The position of each feature. None: the features' names, which are numbers then, and no
-            count of them.
+            The position of each feature. None: the names of the features, which must be numbers
+            that do not merely count them.
         ax : Axes or None, default=None
         unit : str, default=""
-            Unit of the axis, for its label. Default: that of the data, where they have one.
+            Unit of the axis, for its label. Default: that of the data, if they have one.
 
         Returns
         -------
@@ -219,7 +219,7 @@ class Plots:
         Raises
         ------
         InputError
-            If there is no finite number for each feature.
+            If there is not one finite number for each feature.
         """
         places = self._places(axis)
         order, kept = np.argsort(places, kind="stable"), self.ranking[: self.n_selected]
@@ -246,12 +246,12 @@ class Plots:
         ----------
         ax : Axes or None, default=None
         n_features : int, default=40
-            How many selected features at most, best first.
+            Largest number of selected features to show, best first.
 
         Returns
         -------
         ax : Axes
-            Values are in deviations of the feature from its mean.
+            Values are in standard deviations of the feature from its mean.
         """
         sample, kept = self.sample(), self.ranking[: min(n_features, self.n_selected)]
         groups = np.unique(sample.groups)
@@ -271,7 +271,7 @@ class Plots:
         ----------
         ax : Axes or None, default=None
         n_features : int, default=60
-            How many selected features at most, best first.
+            Largest number of selected features to show, best first.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class Plots:
         return ax
 
     def _name_rows(self, ax: Any, features: np.ndarray, **font: Any) -> None:
-        """Label the rows of a picture with the names of their features."""
+        """Label the rows of a plot with the names of their features."""
         names = [cut(printable(self.names[feature]), _WIDEST) for feature in features.tolist()]
         ax.set_yticks(range(len(names)), names, parse_math=False, **font)
 
@@ -310,10 +310,13 @@ class Plots:
         return places.astype(np.float64)
 
     def _mean_row(self) -> tuple[np.ndarray | None, str]:
-        """Return the mean of a sample of the rows, and what the axis of the features is called."""
+        """Return the mean of a sample of the rows, and the label of the features' axis.
+
+        None and "" if there is no sample.
+        """
         try:
             sample = self.sample()
-        except InputError:  # a fitted selector without its data
+        except InputError:  # a fitted selector without data
             return None, ""
         return sample.mean, sample.features_axis
 
@@ -322,14 +325,14 @@ _DRAWN = ("scores", "curves", "map", "mask", "spectrum", "heatmap", "correlation
 
 
 def plot(selector: Any, X: Any = None) -> Plots:
-    """Return the pictures of a fitted selector.
+    """Return the plots of a fitted selector.
 
     Parameters
     ----------
     selector : estimator
         A fitted selector of bigfs.
     X : array-like, sparse matrix, DataFrame, path or URI, or None, default=None
-        The data it was fitted to, for pictures that show rows (``map``, ``heatmap``,
+        The data it was fitted to, for plots that show rows (``map``, ``heatmap``,
         ``correlation``); they read a sample of the rows.
 
     Returns
@@ -376,12 +379,12 @@ def plot(selector: Any, X: Any = None) -> Plots:
 
 
 def plots_of(result: Result) -> Plots:
-    """Return the pictures of a finished run."""
+    """Return the plots of a finished run."""
     names = [result.name_of(feature) for feature in range(result.n_features)]
     ranking, n_selected = selected_first(result.ranking, result.selected), len(result.selected)
     curves, sure = result.curves, result.stability
     if curves is not None and sure is not None and "stability" not in curves.values:
-        # Of selections of all features there is nothing to say.
+        # Stability is not defined for a selection of all features.
         some = curves.sizes < result.n_features
         values = np.full(len(curves.sizes), np.nan)
         values[some] = sure.curves(curves.sizes[some])[0]["stability"]
@@ -391,7 +394,7 @@ def plots_of(result: Result) -> Plots:
 
 
 def check_image(shape: Sequence[int] | None, n_features: int) -> None:
-    """Raise InputError unless an image of a shape has as many pixels as there are features."""
+    """Raise InputError unless an image of the given shape has ``n_features`` pixels."""
     if shape and (len(shape) != 2 or min(shape) < 1):
         raise InputError(f"An image has a number of rows and one of columns. Got {tuple(shape)}.")
     if shape and math.prod(shape) != n_features:
@@ -402,7 +405,10 @@ def check_image(shape: Sequence[int] | None, n_features: int) -> None:
 
 
 def positions_of(names: Sequence[str]) -> np.ndarray | None:
-    """Return the features' names as positions, None if they are no numbers in order, or counted."""
+    """Return the names of the features as positions.
+
+    None if they are not numbers in ascending or descending order, or only number the features.
+    """
     places = _numbers_of(names)
     steps = np.diff(places)
     in_order = len(places) > 2 and ((steps > 0).all() or (steps < 0).all())
@@ -414,12 +420,12 @@ def _are_counted(places: np.ndarray) -> bool:
 
 
 def _numbers_of(names: Sequence[str]) -> np.ndarray:
-    """Return the numbers that names are, NaN for others."""
+    """Return names as numbers, NaN for names that are not numbers."""
     return np.array([as_number(name) for name in names], dtype=np.float64)  # None is NaN
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
-    """Return the axes given, or those of a new figure, which notebooks show."""
+    """Return the given axes, or those of a new pyplot figure, which notebooks show."""
     if ax is None:
         import matplotlib.pyplot as plt
 
@@ -429,30 +435,30 @@ def _axes(ax: Any, size: tuple[float, float]) -> Any:
 
 
 def check_report(settings: Any, n_features: int) -> None:
-    """Raise InputError if the report's image or axis does not go with the features."""
+    """Raise InputError if the report's image or axis does not match the number of features."""
     if settings is not None:
         check_image(settings.image_shape, n_features)
         read_axis(settings.axis, n_features)
 
 
 def read_axis(file: str | None, n_features: int) -> np.ndarray | None:
-    """Return the position of each feature, None without a file.
+    """Return the position of each feature; None without a file.
 
     Parameters
     ----------
     file : str or None
-        Text with a number for each feature; or an array or column, named as labels are:
+        Text file with a number for each feature; or an array or column, specified like labels:
         ``FILE.npy``, ``FILE.nc::wavelength``, ``FILE.csv::COLUMN``.
     n_features : int
 
     Raises
     ------
     InputError
-        If it cannot be read, or does not hold a finite number for each feature.
+        If the file cannot be read, or does not hold a finite number for each feature.
     """
     if not file:
         return None
-    is_text = Path(file).suffix in (".txt", ".csv")  # of no column, which has :: in its name
+    is_text = Path(file).suffix in (".txt", ".csv")  # false for FILE.csv::COLUMN
     try:
         values = np.loadtxt(file, delimiter=",", ndmin=1) if is_text else read_values(file)
     except InputError as error:

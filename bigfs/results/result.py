@@ -40,7 +40,7 @@ logger = logging.getLogger("bigfs")
 
 _SHOWN = 10
 _WIDEST = 40
-# From this absolute correlation on, a feature is as good as its closest selected one.
+# Absolute correlation from which a feature counts as interchangeable with a selected one.
 ALIKE = 0.9
 
 
@@ -62,14 +62,15 @@ class Result:
     selected : ndarray of shape (n_features_to_select,), int64
         Indices of the selected features, ascending.
     curves : Curves or None
-        What more and fewer features would do, how the number was chosen, and why each feature is
-        in or out; None for runs without that stage.
+        Curves over the number of features, how the number was chosen, and why each feature was
+        selected or left out; None for runs without that stage.
     evaluation : dict or None
-        The evaluation stage's figures, if the run had one.
+        Scores of the evaluation stage; None for runs without that stage.
     redundant_with : ndarray of shape (n_features,), int64, or None
-        The kept feature for which one was passed over, -1 for all others; None without redundancy.
+        For a feature that was skipped as redundant, the kept feature that it is redundant with; -1
+        for all others. None without the setting ``redundancy``.
     stages : dict
-        Per finished stage: seconds, passes, bytes read, measured peak bytes.
+        For each finished stage: seconds, passes, bytes read, measured peak bytes.
     """
 
     path: Location
@@ -87,7 +88,7 @@ class Result:
 
     @cached_property
     def coef(self) -> Any:
-        """Coefficients of the method's regressions, read when asked; None where it has none.
+        """Coefficients of the method's regressions, read lazily; None if the method has none.
 
         For ``mcfs`` a scipy CSR array of shape (n_clusters, n_features).
         """
@@ -101,16 +102,17 @@ class Result:
 
     @cached_property
     def trace(self) -> list[dict[str, Any]] | None:
-        """The replacements that ``lfs`` accepted, in order; None for other methods."""
+        """The replacements that ``lfs`` accepted, in their order; None for other methods."""
         return self._stored.details.get("trace")
 
     def row_array(self, name: str) -> ArrayRef | None:
-        """Return an array with a row for every sample, read by range; None where there is none.
+        """Return an array with one row per sample, which is read by ranges; None if not available.
 
         Parameters
         ----------
         name : str
-            "labels" of a method that clusters, or "embedding", the graph's eigenvectors.
+            "labels" for the clusters of a clustering method, or "embedding" for the eigenvectors of
+            the graph.
         """
         if name != "embedding":
             array = self._stored.details.get(name)
@@ -122,7 +124,7 @@ class Result:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved configuration, as sections."""
-        # Not the manifest of this object, which is read when asked: a run asks before it ends.
+        # Not `self.manifest`, which would be cached: a run asks for its settings before it ends.
         stored, manifest = self.path / CONFIG, RunDirectory(self.path).read().manifest
         earlier = _earlier(manifest, self.stages)
         text = read_output(stored) if earlier is None else earlier
@@ -136,7 +138,7 @@ class Result:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the packages that computed the result; later ones may have looked at it."""
+        """Versions of the packages that computed the result; the manifest may have later ones."""
         return dict(self.stages["result"].get("versions", {}))
 
     @cached_property
@@ -157,9 +159,10 @@ class Result:
 
     @cached_property
     def consensus_ranking(self) -> np.ndarray | None:
-        """Features by how many fits on samples select them, best first; None without stability.
+        """Features sorted by the number of fits that select them, best first.
 
-        Ties by the fits' mean score, then by mean rank. Shape (n_features,), int64.
+        Ties are broken by the fits' mean score, then by mean rank. Shape (n_features,), int64. None
+        without stability.
         """
         sure = self.stability
         if sure is None or self._fits is None:
@@ -173,7 +176,7 @@ class Result:
 
     @property
     def stability_lines(self) -> list[str]:
-        """Stability of the selection in sentences; empty if it was not computed."""
+        """Sentences on the stability of the selection; empty if it was not computed."""
         if self.stability is None:
             return []
         lines = self.stability.lines(self.settings["stability"]["threshold"])
@@ -189,22 +192,23 @@ class Result:
 
     @cached_property
     def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Proof that regressions of ``mcfs`` on wide data are exact; None where not needed.
+        """Proof that the regressions of ``mcfs`` on wide data are exact; None if not needed.
 
-        First the certificate of each path, shape (n_clusters,): the most by which any feature's
-        correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
-        many features were candidates in each round, shape (n_rounds,).
+        The first array, of shape (n_clusters,), holds the certificate of each path: the largest
+        amount by which the correlation of any feature exceeds lambda at any knot, relative to the
+        largest correlation at the start. The second, of shape (n_rounds,), holds the number of
+        candidate features in each round.
         """
         if "largest_violation" not in self.details:
             return None
         return self.details["largest_violation"], self.details["n_screened"]
 
     def support(self, n_features_to_select: int) -> np.ndarray:
-        """Return the indices of another number of selected features, ascending.
+        """Return the indices of the features selected for another number, in ascending order.
 
-        For ``mcfs`` and numbers up to that of the run (and 500), what a run with it would select.
-        With ``include``, ``redundancy``, ``least_gap`` or ``quick`` a run with it may select
-        others, and a warning says so.
+        For ``mcfs`` and numbers up to that of the run (and 500), these are the features that a run
+        with that number would select. With ``include``, ``redundancy``, ``least_gap`` or ``quick``,
+        such a run may select other features, and a warning is logged.
 
         Raises
         ------
@@ -223,12 +227,12 @@ class Result:
         return self._stored.support(n_selected)
 
     def transform(self, X: Any) -> Any:
-        """Keep the selected columns of other data with the same features.
+        """Return the selected columns of other data with the same features.
 
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Of shape (n_samples, n_features). Columns are taken by name where both X and the
+            Data of shape (n_samples, n_features). Columns are selected by name if both X and the
             features of the run have names.
 
         Returns
@@ -263,7 +267,7 @@ class Result:
         return X.iloc[:, columns] if hasattr(X, "iloc") else X[:, columns]
 
     def _columns_named(self, names: list[str]) -> np.ndarray:
-        """Return the places of the selected features among the names of other data."""
+        """Return the positions of the selected features among the column names of other data."""
         places = {name: place for place, name in enumerate(names)}
         wanted = [self.name_of(feature) for feature in self.selected.tolist()]
         missing = [name for name in wanted if name not in places]
@@ -285,17 +289,18 @@ class Result:
         Parameters
         ----------
         dest : str, Path or ObjectPath
-            NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete. A .h5ad of a
-            run on an AnnData has everything of it but the columns that are left out.
+            NAME.zarr, .parquet, .feather, .npy, .csv or .h5ad. It appears when it is complete. If
+            the run read an AnnData, a .h5ad keeps all of it except the columns that were not
+            selected.
         n_features_to_select : int or None, default=None
             Another number of features, as in `support`. None: that of the run.
         by_rank : bool, default=False
-            Columns from the best feature on; otherwise in the order of the input.
+            Sort columns by rank, best first; otherwise they are in the order of the input.
         ids : bool, default=False
-            Add a column with the rows' ids (``input.index``), or ``row`` that numbers them from 0
-            (.csv and .parquet).
+            Add a column with the ids of the rows (``input.index``), or a column ``row`` that
+            numbers them from 0 (.csv and .parquet).
         overwrite : bool, default=False
-            Replace a file that is there, or a store that bigfs wrote.
+            Replace an existing file, or a store that bigfs wrote.
 
         Returns
         -------
@@ -304,7 +309,7 @@ class Result:
         Raises
         ------
         InputError
-            If the format is not known, ``dest`` is there, or the data are not what the run read.
+            If the format is not known, ``dest`` exists, or the data have changed since the run.
         StorageError
             If writing fails.
         """
@@ -313,7 +318,7 @@ class Result:
             kept = self.ranking[np.isin(self.ranking, kept)]
         if is_within(as_location(dest), self.path):
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-        uri = str(self.manifest["data"]["uri"])  # absolute: the settings are of another directory
+        uri = str(self.manifest["data"]["uri"])  # absolute, unlike the path in the settings
         refuse_input(dest, uri)
         data = open_run_data(self.path)
         if ids and data.index is None and len(data.dropped):
@@ -345,7 +350,7 @@ class Result:
 
     @cached_property
     def _fits(self) -> FeatureScores | None:
-        """The stored result of fits on samples."""
+        """The stored result of the fits on samples; None without stability."""
         if "stability" in self.stages:
             return FeatureScores.open(self._directory.stage_path("stability"))
         return self._stored if self.is_quick else None
@@ -361,21 +366,21 @@ class Result:
         return directory
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is read when asked is read again, from the run directory.
+        # Cached properties are not pickled; they are read from the run directory again.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def name_of(self, feature: int) -> str:
-        """Return a feature's name, or its index where features have no names."""
+        """Return the name of a feature, or its index if features have no names."""
         return self.feature_names[feature] if self.feature_names else str(feature)
 
     def to_frame(self) -> Any:
-        """Return all features as a pandas frame, best first, with the columns of features.csv."""
+        """Return all features as a DataFrame, best first, with the columns of features.csv."""
         import pandas as pd
 
         return pd.DataFrame(self._columns())
 
     def _columns(self) -> dict[str, Any]:
-        """Return the columns of the table of all features, best first, by their names."""
+        """Return the columns of the table of all features, best first, by name."""
         return feature_columns(
             self.ranking,
             self.scores,
@@ -391,7 +396,7 @@ class Result:
         return f"<Result of {self._outcome()}: {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return the answer, how sure it is, warnings and the best features, for notebooks."""
+        """Return the outcome, its stability, warnings and the best features as HTML."""
         table = self.to_frame().head(max(_SHOWN, min(len(self.selected), _WIDEST)))
         lines = [f"<p><b>{html.escape(self._outcome())}</b></p>"]
         lines += [f"<p>{html.escape(line)}</p>" for line in (*self.stability_lines, *self.notes)]
@@ -399,17 +404,17 @@ class Result:
 
     @property
     def scores_(self) -> np.ndarray:
-        """The scores, under the name that a fitted selector has for them."""
+        """The scores, under the attribute name of fitted selectors."""
         return self.scores
 
     @property
     def ranking_(self) -> np.ndarray:
-        """The ranking, under the name that a fitted selector has for it."""
+        """The ranking, under the attribute name of fitted selectors."""
         return self.ranking
 
     @cached_property
     def plot(self) -> Plots:
-        """Pictures of the result: ``plot.scores()``, ``plot.map()``, as `bigfs.plot` has them."""
+        """Plots of the result, such as ``plot.scores()`` and ``plot.map()``; see `bigfs.plot`."""
         return plots_of(self)
 
     def _outcome(self) -> str:
@@ -419,15 +424,15 @@ class Result:
         )
 
     def features_csv(self) -> str:
-        """Return the table of all features: the columns of `to_frame`.
+        """Return the table of all features as CSV, with the columns of `to_frame`.
 
-        A cell is empty where a column says nothing of a feature. A name that a spreadsheet would
-        run as a formula (it begins with =, +, - or @) has an apostrophe before it.
+        A cell is empty if a column has no value for a feature. A name that a spreadsheet would
+        execute as a formula (one that begins with =, +, - or @) is prefixed with an apostrophe.
         """
         return csv_text(self._columns())
 
     def summary(self) -> str:
-        """Return the result in words, for a terminal."""
+        """Return a summary of the result for a terminal."""
         lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
         sure = self.stability
@@ -476,12 +481,12 @@ class Result:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings of the stages about their results, in sentences."""
+        """Warnings about the data and of the stages about their results, as sentences."""
         of_stages = [note for stage in self.stages.values() for note in stage.get("notes", ())]
         return [*self.manifest.get("notes", ()), *of_stages]
 
     def _quality_lines(self) -> list[str]:
-        """Return how many neighbors the graph has found, and the number of clusters."""
+        """Return lines on the recall of the graph and the number of clusters."""
         lines = []
         if self.recall is not None:
             value, low, high = (100 * self.recall[key] for key in ("value", "low", "high"))
@@ -528,7 +533,7 @@ def open_result(path: str | Location) -> Result:
     InputError
         If the path is not a run directory, or its run has not finished.
     CorruptStoreError
-        If a file of the result was changed.
+        If a file of the result was modified.
     """
     directory = opened_run(path)
     stages = directory.manifest["stages"]
@@ -578,19 +583,22 @@ def open_result(path: str | Location) -> Result:
 
 
 def _earlier(manifest: dict[str, Any], stages: dict[str, Any]) -> str | None:
-    """Return the configuration of a result that a later run has not replaced; None for its own."""
+    """Return the configuration of a result that a later, unfinished run has not replaced yet.
+
+    None if the result belongs to the current configuration.
+    """
     earlier = manifest.get(EARLIER, {})
     is_own = not earlier or earlier["committed"] != stages["result"].get("committed")
     return None if is_own else str(earlier["config"])
 
 
 def mean_score(scores: dict[str, Any], name: str) -> float | None:
-    """Return the mean of a score, or the score where it is not repeated; None without it."""
+    """Return the mean of a score, or the score itself if measured only once; None if missing."""
     return scores.get(f"{name}_mean", scores.get(name))
 
 
 def score_cell(scores: dict[str, Any], name: str) -> str:
-    """Return a score in percent with its deviation, if it has one, for a table."""
+    """Return a table cell with a score in percent, and its standard deviation if there is one."""
     value, spread = mean_score(scores, name), scores.get(f"{name}_std")
     if value is None:
         return "-"
@@ -598,7 +606,7 @@ def score_cell(scores: dict[str, Any], name: str) -> str:
 
 
 def _number_lines(curves: Curves) -> list[str]:
-    """Return how many features there are and why, and how many others they stand for."""
+    """Return lines on how the number of features was chosen and what the selected ones explain."""
     lines, number, n_selected = [], curves.number, len(curves.order)
     if number is not None:
         about = f"{number['rule']}; up to {number['largest']} were looked at"
@@ -618,7 +626,7 @@ def _number_lines(curves: Curves) -> list[str]:
 
 
 def _evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
-    """Return the figures of selected, all and random features as a small table."""
+    """Return a table of the scores of the selected, of all and of random features."""
     components = evaluation.get("n_components")
     by = f" on {components} principal components" if components else ""
     lines = [

@@ -1,4 +1,4 @@
-"""A sample of the rows that a selection was made of, for the pictures that show rows."""
+"""A sample of the rows that features were selected from, for plots that show rows."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bigfs")
 
-# Rows of the sample, from this many places of the data: each costs the reading of a chunk.
+# Number of rows in the sample, and of places in the data that they come from: each place costs
+# reading a chunk.
 _SAMPLE_ROWS = 2000
 _PLACES = 4
 _SAMPLE_VALUES = 2**24
-# Features that the curve and the correlations go up to.
+# Largest number of features in the curve and the correlations.
 MOST_FEATURES = 200
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of the data, and what pictures show of them.
+    """A sample of rows of the data, and the quantities that plots show.
 
     Attributes
     ----------
     n_samples : int
-        Rows of the data.
+        Number of rows in the data.
     rows : ndarray of shape (n_rows,), int64
-        Their numbers in the data.
+        Indices of the sampled rows in the data.
     X : ndarray of shape (n_rows, n_features), float64
-        Centered columns of variance one, or of zeros where they are constant.
+        Sampled rows with columns centered and scaled to unit variance; constant columns are zero.
     mean : ndarray of shape (n_features,), float64
-        Of the values as they are.
+        Mean of the untransformed values.
     order : list of int
         The first features of the ranking.
     correlation : ndarray of shape (n_shown, n_shown), float64
-        Of the selected features, best first.
+        Correlations of the selected features, best first.
     points : ndarray of shape (n_rows, 2), float64
-        The rows by two components, which ``axes`` names.
+        Coordinates of the rows on two components, which ``axes`` describes.
     groups : ndarray of shape (n_rows,), int64
-        The cluster of each row; ``group_name`` says whose clusters.
+        The cluster of each row; ``group_name`` describes the clustering.
     """
 
     n_samples: int
@@ -62,19 +63,19 @@ class Sample:
     groups: np.ndarray
     axes: str
     group_name: str
-    features_axis: str = ""  # of data with named dimensions: that of the features, and its unit
+    features_axis: str = ""  # name and unit of the features' dimension, for data with named ones
 
     @cached_property
     def explained(self) -> np.ndarray:
-        """Share of the features' variance that regressions on the first 1, 2, ... of them explain.
+        """Share of variance explained by regressions on the first 1, 2, ... features of ``order``.
 
-        In the mean over all features that vary. Only results without curves show it.
+        It is the mean over all features that vary, and only shown for results without curves.
         """
         return explained_shares(self.X, self.order)
 
 
 def sample_of_result(result: Result) -> Sample:
-    """Return a sample of the rows that a result was made of."""
+    """Return a sample of the rows that a result was computed from."""
     source = open_run_data(result.path)
     ranges = _ranges(source.n_samples, source.n_features)
     ranking, n_selected = selected_first(result.ranking, result.selected), len(result.selected)
@@ -95,30 +96,30 @@ def sample_of(
         The selected features first.
     n_selected : int
     labels : array of shape (n_samples,) or None
-        Clusters of the rows, by the method.
+        Clusters of the rows from the method.
     names : list of n_features str or None
-        Of the features; columns are found by them where the data have names too.
+        Names of the features; columns are matched by name if the data have names too.
 
     Raises
     ------
     InputError
-        If the data have other features than these.
+        If the data have other features.
     """
     source = open_matrix(X)
     columns = _columns_of(source, len(ranking), names)
     n_samples = source.n_samples
-    if n_samples is None:  # a file of rows in order: counted first
+    if n_samples is None:  # a sequential source of unknown length, whose rows are counted first
         n_samples = sum(len(block) for block in source.iter_blocks(_SAMPLE_ROWS))
     ranges = _ranges(n_samples, source.n_features)
     known = None
-    if labels is not None and labels.shape[0] == n_samples:  # else rows were left out
+    if labels is not None and labels.shape[0] == n_samples:  # otherwise rows were left out
         parts = [np.asarray(labels[start:stop]) for start, stop in ranges]
         known = np.concatenate(parts).astype(np.int64), "clusters of the method"
     return _sample(source, ranges, ranking, n_selected, known, columns=columns)
 
 
 def _columns_of(source: Source, n_features: int, names: list[str] | None) -> list[int] | None:
-    """Return the places of the features in data that have names, None where all are in place."""
+    """Return the positions of the features in data with column names; None if they are in order."""
     own = source.feature_names
     if names and own and own != names:
         places = {name: j for j, name in enumerate(own)}
@@ -149,7 +150,7 @@ def _sample(
     n_clusters: int = 1,
     columns: list[int] | None = None,
 ) -> Sample:
-    """Read the rows of some ranges and compute what pictures show of them."""
+    """Read the rows of the given ranges and compute the quantities that plots show."""
     values = _read(source, ranges).astype(np.float64)
     values = values if columns is None else values[:, columns]
     mean = values.mean(axis=0)
@@ -160,7 +161,7 @@ def _sample(
     X[:, ~varies] = 0.0
     shown = X[:, ranking[: min(n_selected, MOST_FEATURES)]]
     if embedding is not None and embedding.shape[1] > 2:
-        # The first eigenvector says nothing on a connected graph.
+        # The first eigenvector of a connected graph is trivial.
         points, axes = embedding[:, 1:3], "eigenvectors of the graph"
     else:
         points, axes = _principal(shown), "principal components of the selected features"
@@ -182,7 +183,7 @@ def _sample(
 
 
 def _read(source: Source, ranges: list[tuple[int, int]]) -> np.ndarray:
-    """Return the rows of some ranges; of a source whose rows come in order by one pass."""
+    """Return the rows of the given ranges; a sequential source is read in one pass."""
     if isinstance(source, RandomAccessSource):
         return np.concatenate([source.read(*bounds) for bounds in ranges])
     parts, first = [], 0
@@ -193,7 +194,7 @@ def _read(source: Source, ranges: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _ranges(n_samples: int, n_features: int) -> list[tuple[int, int]]:
-    """Return the rows of the sample: all, or runs at evenly spaced places."""
+    """Return the row ranges of the sample: all rows, or runs of rows at evenly spaced positions."""
     most = max(100, min(_SAMPLE_ROWS, _SAMPLE_VALUES // n_features))
     if n_samples <= most:
         return [(0, n_samples)]
@@ -210,19 +211,20 @@ def _rows_of(result: Result, name: str, ranges: list[tuple[int, int]]) -> np.nda
 
 
 def explained_shares(X: np.ndarray, order: list[int]) -> np.ndarray:
-    """Return the share of the variance of X that its first 1, 2, ... columns in an order explain.
+    """Return the share of the variance of X explained by the first 1, 2, ... columns of ``order``.
 
     Parameters
     ----------
     X : ndarray of shape (n_rows, n_features), float64
-        Centered columns of variance one, or of zeros.
+        Centered columns of unit variance, or of zeros.
     order : list of int
+        Column indices.
 
     Returns
     -------
     shares : ndarray of shape (n_order,), float64
-        Adjusted for the number of columns (adjusted R squared), so that columns of noise add
-        nothing; at least 0.
+        Adjusted for the number of columns (adjusted R squared), so that noise columns do not
+        increase it; clipped to [0, 1].
     """
     gains = explained_by(X[:, order].T @ X, np.array(order)).sum(axis=1)
     left = 1 - np.cumsum(gains) / (float(np.einsum("ij,ij->", X, X)) or 1.0)
@@ -232,7 +234,7 @@ def explained_shares(X: np.ndarray, order: list[int]) -> np.ndarray:
 
 
 def _principal(X: np.ndarray) -> np.ndarray:
-    """Return the first two principal components, shape (n_rows, 2); zeros where there are none."""
+    """Return the first two principal components, shape (n_rows, 2); zeros for a missing one."""
     _, axes = np.linalg.eigh(X.T @ X)
     points = np.zeros((len(X), 2))
     points[:, : axes.shape[1]] = X @ axes[:, :-3:-1]
@@ -242,21 +244,24 @@ def _principal(X: np.ndarray) -> np.ndarray:
 def _labels_of(
     result: Result, ranges: list[tuple[int, int]], source: RandomAccessSource
 ) -> tuple[np.ndarray, str] | None:
-    """Return known classes of the rows, or else the method's clusters, and what they are."""
+    """Return the known classes of the rows, or else the method's clusters, with a description.
+
+    None if there are neither.
+    """
     uri = (result.settings.get("evaluate") or {}).get("labels")
     if uri is not None:
         try:
             dropped, rows = list(source.dropped), source.row_dimensions
             y = load_labels(uri, source.n_samples, dropped, rows=rows)
             return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
-        except BigfsError as error:  # they are gone since, or named from another directory
+        except BigfsError as error:  # removed since, or relative to another working directory
             logger.warning("the picture has no known labels: %s", error)
     labels = _rows_of(result, "labels", ranges)
     return None if labels is None else (labels.astype(np.int64), "clusters of the method")
 
 
 def _clustered(values: np.ndarray, n_clusters: int) -> tuple[np.ndarray, str]:
-    """Return the groups that k-means finds in some values, and what they are."""
+    """Return the groups that k-means finds in the given values, with a description."""
     n_groups = min(n_clusters, len(np.unique(values, axis=0)))
     if n_groups < 2:
         return np.zeros(len(values), dtype=np.int64), ""

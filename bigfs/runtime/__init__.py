@@ -1,1 +1,1 @@
-"""All scheduling: connecting to Dask, checks of its processes, tasks, progress, interrupts."""
+"""Scheduling: connections to Dask, checks of its processes, tasks, progress, interrupts."""

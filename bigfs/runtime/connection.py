@@ -1,7 +1,7 @@
-"""Connecting to Dask: a running scheduler, a cluster started here, or the client in scope.
+"""Connections to Dask: a running scheduler, a cluster started here, or the client in scope.
 
-Workers may be jobs of Slurm, submitted and ended by the run itself (extra ``slurm``). Dask's own
-report of what the workers did is saved beside a run on request.
+Workers may be Slurm jobs, submitted and ended by the run itself (extra ``slurm``). Dask's
+performance report is saved on request.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
 logger = logging.getLogger("bigfs")
 LOOPBACK = "127.0.0.1"
 _DASK_SETTINGS = {
-    # How often processes look at themselves. Dask's own 10 and 20 ms take a tenth of a core.
+    # Intervals of Dask's self-monitoring. Its defaults of 10 and 20 ms cost a tenth of a core.
     "distributed.worker.profile.interval": "100ms",
     "distributed.admin.tick.interval": "500ms",
-    # Blocks are read into pages of 2 MiB where the system has them. With pages of 4 KiB an update
-    # of 1,000,000 rows spent a tenth of its processor time on getting them.
+    # Blocks are read into huge pages of 2 MiB if the system has them. With pages of 4 KiB, an
+    # update of 1,000,000 rows spent a tenth of its processor time on allocating them.
     "distributed.nanny.pre-spawn-environ.GLIBC_TUNABLES": os.environ.get(
         "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
     ),
 }
-# Those that Dask gives handlers of their own come first.
+# The first two are the loggers to which Dask attaches handlers.
 _DASK_LOGGERS = ("distributed", "distributed.client")
 _LOGGERS = (*_DASK_LOGGERS, "tornado.application", "asyncio")
 
 
 def scheduler_address(given: str | None, cluster: Any) -> str | None:
-    """Return where a scheduler runs already, or None if there is none to connect to.
+    """Return the address of a running scheduler to connect to, or None if there is none.
 
     Parameters
     ----------
     given : str or None
-        What ``--scheduler`` says; it goes before the configuration.
+        Value of ``--scheduler``; it takes precedence over the configuration.
     cluster : ClusterConfig or None
-        What the configuration says.
+        Cluster section of the configuration.
 
     Raises
     ------
     InputError
-        If what is given is no address of a scheduler and no file of one.
+        If ``given`` is neither the address of a scheduler nor a scheduler file.
     """
     if given is None:
         return cluster.address if cluster is not None else None
@@ -78,35 +78,35 @@ def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[No
     address : str or None
         Address of a running scheduler, or the file that it wrote.
     cluster : ClusterConfig or None
-        How long to wait for workers and, where there is no address, a cluster to start before
-        the block and to stop after it. None: what is in scope.
+        Says how long to wait for workers and, if there is no address, describes a cluster that is
+        started before the block and stopped after it. None: use the client in scope.
     memory_limit : int
-        Limit of each worker that is started here.
+        Memory limit of each worker that is started here.
 
     Raises
     ------
     ClusterError
         If the scheduler does not answer or no worker appears in time.
     InputError
-        If TLS is not set up, or a batch system is not there.
+        If TLS is not set up, or the batch system is not available.
     """
     import dask.config
 
     with patience(None if cluster is None else cluster.wait_seconds), ExitStack() as stack:
         if address is not None or cluster is not None:
-            # It imports distributed, whose defaults come before what is set below: they would take
-            # it back.
+            # This imports distributed. Importing it later would reset the setting below to its
+            # default.
             stack.enter_context(quiet_end())
             if address is not None:
                 client = stack.enter_context(_client(address))
             else:
-                # On a busy machine a worker takes longer to come back than Dask's 15 s.
+                # On a busy machine, restarting a worker takes longer than Dask's default of 15 s.
                 lost = {"distributed.deploy.lost-worker-timeout": "30s"}
                 stack.enter_context(dask.config.set(lost))
                 running = stack.enter_context(_started(cluster, memory_limit))
                 client = stack.enter_context(running.get_client())
-                # Workers that are started later, too. What goes wrong in them reaches the client:
-                # errors with the task, deaths from their nannies.
+                # Also runs on workers that are started later. Nothing is lost: errors reach the
+                # client with the task, and nannies report deaths.
                 client.register_worker_callbacks(turn_off_logging)
             wait_for_workers(client)
             stack.callback(turn_off_logging)
@@ -114,7 +114,7 @@ def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[No
 
 
 def _started(cluster: Any, memory_limit: int) -> Any:
-    """Return the cluster that a configuration describes, started."""
+    """Start and return the cluster that a configuration describes."""
     if cluster.kind == "slurm":
         return slurm_cluster(cluster, memory_limit)
     return local_cluster(cluster.n_workers, cluster.threads_per_worker, memory_limit)
@@ -126,7 +126,7 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
     Raises
     ------
     ClusterError
-        If one of them dies before it has begun.
+        If a worker dies during its start.
     """
     import dask.config
     from distributed import LocalCluster
@@ -138,7 +138,7 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
                 threads_per_worker=threads_per_worker,
                 processes=True,
                 host=LOOPBACK,
-                # None would still open the well-known port 8787, and warn if it is taken.
+                # None would still open the default port 8787, and warn if it is in use.
                 dashboard_address=f"{LOOPBACK}:0",
                 worker_dashboard_address=None,
                 scheduler_kwargs={"dashboard": False},
@@ -154,12 +154,13 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
 
 @contextmanager
 def _unheard_by_children() -> Iterator[None]:
-    """Block SIGINT in threads that start in this block, and so in the processes they start.
+    """Block SIGINT and SIGHUP in threads that start in this block, and in their child processes.
 
-    A terminal sends it to all of them; this process alone acts on it, and ends the others. One that
-    comes meanwhile is heard at the end of the block.
+    A terminal sends them to all processes; only this one reacts, and ends the others. A signal that
+    arrives within the block is handled at its end.
     """
-    # Python starts it on the way otherwise, and lets the thread that does so hear the signal again.
+    # Otherwise Python would start the tracker later and unblock the signals in the thread that does
+    # so.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
@@ -175,10 +176,10 @@ def _client(scheduler: str) -> Iterator[Any]:
     from distributed.versions import VersionMismatchWarning
 
     class ClosingClient(Client):
-        """A client that is closed when it cannot start; Dask does so only for some errors.
+        """A client that is closed if it cannot start; Dask closes it only for some errors.
 
-        One that stays open remains Dask's default client until it is garbage collected, and
-        then changes Dask's configuration.
+        A client that is not closed remains Dask's default client until it is garbage collected,
+        and then changes Dask's configuration.
         """
 
         def start(self, **kwargs: Any) -> None:
@@ -190,7 +191,7 @@ def _client(scheduler: str) -> Iterator[Any]:
 
     address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
     try:
-        # The preflight compares versions and says what to do; Dask's table would be twice.
+        # `preflight` compares versions and names the remedy, so Dask's warning is redundant.
         with ignoring_warnings(VersionMismatchWarning):
             client = ClosingClient(address, timeout=WAIT_SECONDS / 2)
     except BaseException as error:
@@ -202,7 +203,7 @@ def _client(scheduler: str) -> Iterator[Any]:
 
 
 def _no_client(address: str, error: BaseException) -> BigfsError | None:
-    """Return why there is no client, in words, where that is known."""
+    """Return the error to raise for a failed connection; None if the cause is not known."""
     if isinstance(error, TypeError) and "ssl_context" in str(error):
         return InputError(
             f"{address} is encrypted, and Dask has no certificates here: set "
@@ -223,7 +224,7 @@ def _no_client(address: str, error: BaseException) -> BigfsError | None:
 
 
 def _address_in(path: Path) -> str:
-    """Return the address in a scheduler's file; wait for one that is being written."""
+    """Return the address in a scheduler file; wait if the file is not complete yet."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -240,14 +241,17 @@ def _address_in(path: Path) -> str:
 
 @contextmanager
 def quiet_end() -> Iterator[None]:
-    """Restore at the end of the block the logging that it may turn off."""
+    """Show Dask's warnings as bigfs's own within the block; restore its logging at the end.
+
+    The block may call `turn_off_logging`.
+    """
     import distributed  # noqa: F401  (sets up its logging)
 
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     loggers = [logging.getLogger(name) for name in _DASK_LOGGERS]
     former = [(logger, list(logger.handlers), logger.propagate) for logger in loggers]
     for logger in loggers if logging.getLogger("bigfs").handlers else ():
-        # Until then Dask speaks as we do: a time and a message, or JSON.
+        # Within the block, Dask's messages have the format of bigfs: time and message, or JSON.
         logger.handlers[:], logger.propagate = [_AsOurs(logging.WARNING)], False
     try:
         yield
@@ -259,7 +263,7 @@ def quiet_end() -> Iterator[None]:
 
 
 class _AsOurs(logging.Handler):
-    """Shows records as those of ours; tracebacks within Dask say nothing to a user."""
+    """Handler that passes records to bigfs's handlers, without tracebacks from within Dask."""
 
     def emit(self, record: logging.LogRecord) -> None:
         record = copy.copy(record)
@@ -269,26 +273,26 @@ class _AsOurs(logging.Handler):
 
 
 def turn_off_logging() -> None:
-    """Let Dask log nothing in this process."""
+    """Turn off Dask's logging in this process, except for critical messages."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-# What Dask's reports have near their beginning.
+# Text near the start of Dask's performance reports, by which they are recognized.
 REPORT_TITLE = b"<title>Dask Performance Report</title>"
 
 
 @contextmanager
 def reporting_performance(file: Path | None) -> Iterator[None]:
-    """Save Dask's performance report of the block; None: do not.
+    """Save Dask's performance report of the block to a file; None: do nothing.
 
-    It is also saved where the block fails, but not where it is interrupted. It gets its name when
-    it is complete.
+    The report is also saved if the block fails, but not if it is interrupted. The file appears
+    under its name when it is complete.
 
     Raises
     ------
     InputError
-        If there is no cluster or no bokeh for it: before the block runs.
+        If there is no cluster, or bokeh is missing; raised before the block runs.
     """
     if file is None:
         yield
@@ -318,7 +322,7 @@ def reporting_performance(file: Path | None) -> Iterator[None]:
 
 
 def _save(report: Any, partial: Path, file: Path) -> None:
-    """Write the report; a run that is done does not fail for it."""
+    """Write the report; log a warning if that fails, since the run itself has finished."""
     try:
         report.__exit__(None, None, None)
         partial.replace(file)
@@ -346,16 +350,17 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
     Parameters
     ----------
     cluster : ClusterConfig
-        Of kind ``slurm``.
+        Configuration of kind ``slurm``.
     memory_limit : int
-        Limit of each worker; its job gets what the worker's nanny needs on top.
+        Memory limit of each worker; its job requests additional memory for the worker's nanny.
 
     Raises
     ------
     InputError
-        If dask-jobqueue or Slurm's commands are not installed, or the interface is not there.
+        If dask-jobqueue or Slurm's commands are not installed, the network interface does not
+        exist, or Slurm rejects the jobs.
     ClusterError
-        If Slurm does not take the jobs.
+        If Slurm does not answer.
     """
     try:
         from dask_jobqueue import SLURMCluster
@@ -376,7 +381,7 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
         get_ip_interface(cluster.interface)
     except ValueError as error:
         raise InputError(f"cluster.interface: {error}.") from error
-    # As Dask's own configuration asks for it.
+    # Encryption follows Dask's own configuration.
     encrypted = dask.config.get("distributed.comm.require-encryption", False)
     same = "queue", "account", "walltime", "interface", "local_directory", "log_directory"
     more = "job_script_prologue", "job_extra_directives"
@@ -387,7 +392,7 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
         memory=str(memory_limit),
         job_mem=f"{-(-job_bytes(memory_limit) // MIB)}M",
         job_name="bigfs-worker",
-        # Workers of a run that is gone end themselves, and none opens a dashboard.
+        # Workers end themselves if the run has gone, and do not open a dashboard.
         death_timeout=60,
         worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         scheduler_options={"dashboard_address": "127.0.0.1:0", "dashboard": False},
@@ -404,7 +409,7 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
 
 
 def _check_job(script: str) -> None:
-    """Test a worker's job with Slurm first: later on a refusal would only be logged."""
+    """Have Slurm validate a worker's job, since a later rejection would only be logged."""
     completed = subprocess.run(
         ["sbatch", "--test-only"], input=script, capture_output=True, text=True
     )

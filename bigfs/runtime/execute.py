@@ -1,10 +1,10 @@
-"""Run many small tasks under whatever Dask scheduler is active, with a fixed order of sums.
+"""Run many small tasks under the active Dask scheduler, with a fixed order of summation.
 
-None set means threads in this process; ``dask.config.set(scheduler=...)`` and a
-``distributed.Client`` in scope are used as they are. Tasks get descriptors, never arrays, and
-partial results are combined in a tree whose shape depends on the number of tasks only, so that
-the sums are the same bits whatever the number of workers. Failures of storage and of the cluster
-become errors that name the remedy.
+If no scheduler is set, threads of this process are used; ``dask.config.set(scheduler=...)`` and a
+``distributed.Client`` in scope are respected. Tasks get descriptors, never arrays, and partial
+results are combined in a tree whose shape depends only on the number of tasks, so that sums are
+bitwise identical for any number of workers. Failures of storage and of the cluster become errors
+that name the remedy.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ TREE_ARITY = 8
 MAX_TASKS = 100_000
 _POLL_SECONDS = 0.1
 _at_once: ContextVar[int | None] = ContextVar("bigfs_at_once", default=None)
-# Of this process: how many tasks that go by one number may run at the same time.
+# Semaphores of this process by the number of tasks that they admit at the same time.
 _slots: dict[int, threading.Semaphore] = {}
 _slots_lock = threading.Lock()
 _FULL = "Free space there, or put the run directory on a larger disk."
 _BROKEN = "Check that file system, or put the run directory on another."
-# What a file system says when it is full, over quota, over a limit, read-only or broken.
+# Remedies by the error number of a file system that is full, over quota, over a limit, read-only or
+# broken.
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     errno.EFBIG: "Raise the limit on the size of a file (ulimit -f).",
@@ -49,12 +50,15 @@ _AGAIN = "Finished stages are kept: fix the cause and run again."
 
 
 def at_most_at_once(count: int | None) -> AbstractContextManager[None]:
-    """Have no process run more than so many tasks of the block at a time, whatever its threads."""
+    """Limit each process to ``count`` concurrent tasks of the block, however many threads it has.
+
+    None: no limit.
+    """
     return set_within(_at_once, count)
 
 
 def _slot(at_once: int | None) -> AbstractContextManager[Any]:
-    """Return the slot that a task holds while it runs."""
+    """Return the context manager that a task holds while it runs: one of ``at_once`` slots."""
     if at_once is None:
         return nullcontext()
     with _slots_lock:
@@ -78,11 +82,11 @@ def run_tasks(
     items : sequence
         One small, picklable descriptor per task.
     *shared : object
-        Small descriptors that every task gets.
+        Small descriptors that are passed to every task.
     label, unit : str
-        What the progress line says; an empty unit counts nothing.
+        Description and unit in the progress line; with an empty unit, nothing is counted.
     notes : bool, default=False
-        Whether the tasks say where they stand, by `bigfs.runtime.progress.say_where`.
+        Whether the tasks report their state by `bigfs.runtime.progress.say_where`.
 
     Returns
     -------
@@ -114,14 +118,14 @@ def map_reduce(
     Parameters
     ----------
     fn, items, shared, label
-        As in `run_tasks`. There must be at least one item; they are blocks.
+        As in `run_tasks`. There must be at least one item; each item is a block.
     combine : callable
         Merges two neighboring partial results; it may reuse the first one's memory.
 
     Returns
     -------
     result : object
-        The only result that reaches the client.
+        The combined result, the only one that is sent to the client.
 
     Raises
     ------
@@ -134,7 +138,7 @@ def map_reduce(
 
 @contextmanager
 def _heard(client: Any, progress: Work) -> Iterator[str]:
-    """Yield a topic; what workers send under it is where the work stands."""
+    """Yield a topic; messages of workers under it are shown as the state of the work."""
     topic = f"bigfs-{uuid.uuid4().hex}"
 
     def hear(event: tuple[float, str]) -> None:
@@ -149,19 +153,19 @@ def _heard(client: Any, progress: Work) -> Iterator[str]:
 
 
 def _call_heard(item: Any, topic: str, fn: Callable[..., Any], *shared: Any) -> Any:
-    """Run one task that sends where it stands to the client."""
+    """Run one task whose notes on its state are sent to the client."""
     with working_on(_Sender(topic)):
         return fn(item, *shared)
 
 
 class _Sender:
-    """Sender of the messages of `say_where` on a worker, once a second at most."""
+    """Sender of the messages of `say_where` on a worker, at most one per second."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._sent = topic, 0.0
 
     def advance(self, note: str) -> None:
-        """Send a note."""
+        """Send a note to the client."""
         from distributed import get_worker
 
         now = time.monotonic()
@@ -173,7 +177,7 @@ class _Sender:
 def _call(
     fn: Callable[..., Any], item: Any, shared: tuple[Any, ...], at_once: int | None = None
 ) -> Any:
-    """Run one task under the one-thread rule."""
+    """Run one task with BLAS at one thread, in a slot if ``at_once`` limits the tasks."""
     with _slot(at_once), task(), single_thread():
         return fn(item, *shared)
 
@@ -188,7 +192,7 @@ def _fold(combine: Callable[[Any, Any], Any], parts: list[Any], at_once: int | N
 
 
 class _Tree:
-    """Groups neighbors by TREE_ARITY, level by level, as soon as a group is full."""
+    """Reduction tree that merges groups of TREE_ARITY neighbors as soon as a group is complete."""
 
     def __init__(self, merge: Callable[[list[Any]], Any]) -> None:
         self._merge = merge
@@ -212,7 +216,7 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Job:
-    """Tasks of one kind, and how their results are combined, if they are."""
+    """Tasks of one kind, and the function that combines their results (None: a list)."""
 
     fn: Callable[..., Any]
     items: Sequence[Any]
@@ -234,7 +238,7 @@ def _run(job: _Job) -> list[Any]:
         return _run_inline(job)
     client = active_client()
     if client is None and len(job.items) == 1 and not crosses_processes():
-        results = _run_inline(job)  # a graph of one task takes milliseconds
+        results = _run_inline(job)  # a Dask graph would cost milliseconds for one task
         job.progress.advance(1)
         return results
     if client is None:
@@ -246,7 +250,7 @@ def _run(job: _Job) -> list[Any]:
 
 
 def _run_inline(job: _Job) -> list[Any]:
-    """Run in this thread, without a graph; sums in the same tree order as elsewhere."""
+    """Run in this thread without a Dask graph; sums use the same tree order as elsewhere."""
     results = (_call(job.fn, item, job.shared) for item in job.items)
     if job.combine is None:
         return list(results)
@@ -257,11 +261,11 @@ def _run_inline(job: _Job) -> list[Any]:
 
 
 def _run_local(job: _Job) -> list[Any]:
-    """Run on threads, processes or in this thread: one Dask graph of descriptors."""
+    """Run one Dask graph of descriptors on threads, on processes or in this thread."""
     from dask.callbacks import Callback
     from dask.core import quote
 
-    # Dask does not look inside a descriptor that is quoted for keys and tasks.
+    # Dask does not search a quoted descriptor for keys and tasks.
     shared, at_once = quote(job.shared), _at_once.get()
     graph: dict[str, Any] = {
         f"task-{i}": (_call, job.fn, quote(item), shared, at_once)
@@ -290,7 +294,7 @@ def _run_local(job: _Job) -> list[Any]:
 
 
 def _window(client: Any) -> int:
-    """Return how many tasks may be in flight: two for every thread of the cluster."""
+    """Return the number of tasks that may be in flight: two for each thread of the cluster."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     return max(2, 2 * sum(int(worker["nthreads"]) for worker in workers))
 
@@ -320,7 +324,7 @@ def _map_on_cluster(client: Any, job: _Job) -> list[Any]:
 
 
 def _completed(queue: Any) -> Iterator[Any]:
-    """Yield futures as they end; an interrupt does not wait for the next one."""
+    """Yield futures as they complete; an interrupt takes effect without waiting for the next."""
     while not queue.is_empty():
         while not queue.has_ready():
             check_interrupt()
@@ -330,7 +334,7 @@ def _completed(queue: Any) -> Iterator[Any]:
 
 
 def _submissions(client: Any, job: _Job) -> Iterable[Any]:
-    """Submit one task each time the iterator is advanced."""
+    """Yield a future for each task, which is submitted when the iterator is advanced."""
     run, at_once = uuid.uuid4().hex[:8], _at_once.get()
     for i, item in enumerate(job.items):
         key = f"{job.label}-{run}-{i}"
@@ -338,10 +342,10 @@ def _submissions(client: Any, job: _Job) -> Iterable[Any]:
 
 
 def _reduce_on_cluster(client: Any, job: _Job) -> Any:
-    """Submit groups of TREE_ARITY blocks and their fold; hold folds only, never blocks.
+    """Submit groups of TREE_ARITY blocks and their folds; keep references to folds only.
 
-    A partial result can be d x d: the client drops its hold on a group's parts as soon as the
-    fold that needs them is submitted, so the cluster never keeps more than the window.
+    A partial result can be d x d, so the client releases the futures of a group as soon as the fold
+    that needs them is submitted. The cluster then never keeps more than the window.
     """
     run, at_once = uuid.uuid4().hex[:8], _at_once.get()
     counter = itertools.count()
@@ -350,7 +354,7 @@ def _reduce_on_cluster(client: Any, job: _Job) -> Any:
         key = f"fold-{job.label}-{run}-{next(counter)}"
         return client.submit(_fold, job.combine, group, at_once, key=key, pure=False)
 
-    # The first level of the tree is built here, group by group, to bound what is in flight.
+    # The first level of the tree is built here, group by group, to bound the tasks in flight.
     tree = _Tree(merge)
     in_flight: deque[tuple[Any, int]] = deque()
     largest = max(2, _window(client) // TREE_ARITY)
@@ -369,7 +373,7 @@ def _reduce_on_cluster(client: Any, job: _Job) -> Any:
         while in_flight:
             _wait_for_oldest(in_flight, job.progress)
         result = root.result()
-        # Otherwise workers keep it until Python collects the cycle that the future is in.
+        # Otherwise workers keep the result until the reference cycle of the future is collected.
         root.release()
         return result
     except BaseException:
@@ -381,7 +385,8 @@ def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Work) -> None:
     from distributed import as_completed
 
     node, size = in_flight[0]
-    # Not `wait` with a timeout: its errors keep the future, and so the result on its worker.
+    # `wait` with a timeout is not used: its exceptions keep a reference to the future, and so the
+    # result on its worker.
     for _ in _completed(as_completed([node])):
         pass
     if node.status != "finished":
@@ -392,12 +397,12 @@ def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Work) -> None:
 
 @contextmanager
 def storage_failures(place: str) -> Iterator[None]:
-    """Turn a full or broken file system into StorageError, wherever below it was met.
+    """Convert errors of a full or broken file system within the block to StorageError.
 
     Parameters
     ----------
     place : str
-        What to name where the failure does not say which file it was.
+        Path to name in the message if the error does not name a file.
     """
     try:
         yield
@@ -417,19 +422,19 @@ def storage_failures(place: str) -> Iterator[None]:
 
 @contextmanager
 def cluster_failures(what: str) -> Iterator[None]:
-    """Turn the cluster's own failures into ClusterError; errors of tasks pass unchanged.
+    """Convert failures of the cluster itself to ClusterError; errors of tasks pass unchanged.
 
     Parameters
     ----------
     what : str
-        What was going on.
+        The operation in progress, for the message.
     """
     try:
         yield
     except BigfsError:
         raise
     except Exception as error:
-        # Without a cluster there is nothing of its kind, and its import takes half a second.
+        # Without a cluster there are no such errors, and the import takes half a second.
         if "distributed" not in sys.modules:
             raise
         from concurrent.futures import CancelledError as FutureCancelledError

@@ -1,8 +1,8 @@
-"""Work in a thread of its own, while the main thread waits for it and handles signals.
+"""Work in a separate thread, while the main thread waits for it and handles signals.
 
-Python handles a signal in the main thread only, between two of its instructions: a main thread
-in a compiled kernel would not hear of it for minutes. Told to stop, the work ends at the next of
-its checks; if that takes too long it is left to itself, and the caller cleans up without it.
+Python handles signals only in the main thread, between bytecode instructions: a main thread in a
+compiled kernel would not react for minutes. When it is told to stop, the work ends at its next
+check; if that takes too long, it is abandoned and the caller cleans up without it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class _Stop:
         self._changed = threading.Condition()
 
     def count(self, change: int) -> None:
-        """Note that a task begins or ends."""
+        """Count a task that begins (1) or ends (-1)."""
         with self._changed:
             self._running += change
             self._changed.notify_all()
 
     def wait_for_tasks(self, seconds: float) -> None:
-        """Return when no task runs, or after so many seconds."""
+        """Wait until no task is running, but at most for ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: self._running == 0, seconds)
 
@@ -44,7 +44,7 @@ _stop: ContextVar[_Stop | None] = ContextVar("bigfs_stop", default=None)
 
 
 def check_interrupt() -> None:
-    """Raise KeyboardInterrupt if the work that this is a part of was told to stop."""
+    """Raise KeyboardInterrupt if the work in the current context was told to stop."""
     stop = _stop.get()
     if stop is not None and stop.told.is_set():
         raise KeyboardInterrupt
@@ -52,7 +52,7 @@ def check_interrupt() -> None:
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Run the block as a task of the work: it does not begin once the work was told to stop."""
+    """Run the block as a task of the work; raise KeyboardInterrupt if the work was told to stop."""
     check_interrupt()
     stop = _stop.get()
     if stop is None:
@@ -66,23 +66,24 @@ def task() -> Iterator[None]:
 
 
 def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
-    """Return the value of ``work()``; an interrupt does not wait for it to end.
+    """Return the value of ``work()``; an interrupt takes effect without waiting for it to end.
 
-    The work sees the caller's context variables. Outside of the main thread, which alone gets
-    signals, it runs in the caller's thread.
+    The work sees the caller's context variables. If the caller is not the main thread, which alone
+    receives signals, the work runs in the caller's thread.
 
     Parameters
     ----------
     work : callable
-        Calls `check_interrupt` now and then, as `bigfs.runtime.progress` does for it.
+        Should call `check_interrupt` regularly; `bigfs.runtime.progress` does so.
     watch : callable or None, default=None
-        Called every few seconds meanwhile; what it raises ends the work like an interrupt.
+        Called every few seconds in the meantime; an exception of it ends the work like an
+        interrupt.
 
     Raises
     ------
     KeyboardInterrupt
-        At most a few seconds after the signal. Work that is still busy by then goes on, and
-        ends at its next check.
+        At most a few seconds after the signal. Work that is still busy by then continues in the
+        background until its next check.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -99,14 +100,14 @@ def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) ->
         finally:
             ended.set()
 
-    # An event, since Python 3.11 takes a thread for dead once a signal interrupts its join.
+    # An event, since Python 3.11 considers a thread dead once a signal interrupts its join.
     ended = threading.Event()
     thread = threading.Thread(
         target=copy_context().run, args=(body,), name="bigfs-work", daemon=True
     )
     try:
         thread.start()
-        # Not without an end: a signal that another thread caught does not end a wait.
+        # With a timeout, since a signal that is delivered to another thread does not end a wait.
         while not ended.wait(WATCH_SECONDS):
             if watch is not None:
                 watch()
@@ -114,7 +115,7 @@ def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) ->
         stop.told.set()
         began = time.monotonic()
         ended.wait(GRACE_SECONDS)
-        # What a task still writes would come after the files of the attempt were removed.
+        # Otherwise tasks could still write after the files of the attempt were removed.
         stop.wait_for_tasks(max(0.0, GRACE_SECONDS - (time.monotonic() - began)))
         raise
     if errors:
@@ -123,7 +124,7 @@ def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) ->
 
 
 def _raise(errors: list[Any]) -> None:
-    """Raise the error of the work, without a cycle through this frame's variables."""
+    """Raise the error of the work, without a reference cycle through this frame's variables."""
     try:
         raise errors[0]
     finally:

@@ -1,6 +1,6 @@
-"""Progress of long work: stages report here, and whoever runs them decides how to show it.
+"""Progress of long work: stages report it here, and the caller decides how to show it.
 
-Of calls from Python it is shown after two seconds: a bar where one can be shown, else records.
+For calls from Python it is shown after two seconds: as a bar if possible, otherwise as log records.
 """
 
 from __future__ import annotations
@@ -22,54 +22,57 @@ from bigfs.core.units import format_seconds
 from bigfs.runtime.interrupt import check_interrupt
 
 logger = logging.getLogger("bigfs")
-# Until then nothing is shown: what is done by then needs no bar.
+# Delay before progress is shown: shorter work needs no bar.
 FIRST_SECONDS = 2.0
 _DRAW_SECONDS = 0.2
 
 
 @dataclass
 class Work:
-    """A piece of work, as displays see it and as whoever does it reports on it."""
+    """A piece of work whose progress is reported, and its state as displays show it."""
 
     label: str
-    total: int | None  # its units; None: not known
-    unit: str  # in the plural; empty where there is nothing to count
+    total: int | None  # number of units; None if unknown
+    unit: str  # name of the units in the plural; empty if there is nothing to count
     reporter: SilentReporter
-    stage: str | None = None  # that it is a part of
+    stage: str | None = None  # name of the stage that the work is part of
     done: int = 0  # finished units
-    note: str = ""  # where it stands, such as "objective 12.3"
+    note: str = ""  # current state, such as "objective 12.3"
     began: float = field(default_factory=time.monotonic)
     _resumed: int = 0
 
     def advance(self, count: int = 0, note: str | None = None) -> None:
-        """Add finished units and say where the work stands; an interrupt is heard here."""
+        """Add finished units and update the note; an interrupt is raised here.
+
+        A ``note`` of None keeps the last one.
+        """
         self.done += count
         self.note = self.note if note is None else note
         self.reporter.change(self)
         check_interrupt()
 
     def resume(self, done: int) -> None:
-        """Begin with what an earlier run has finished, which says nothing of the rate."""
+        """Start with units that an earlier run finished, which do not count for the rate."""
         self._resumed = done
         self.advance(done)
 
     @property
     def title(self) -> str:
-        """The stage and the label, said once where they are the same."""
+        """The stage and the label; only the label if it starts with the stage."""
         known = self.stage is None or self.label.startswith(self.stage)
         return self.label if known else f"{self.stage}, {self.label}"
 
     @property
     def seconds(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the work began."""
         return time.monotonic() - self.began
 
     def rate(self, seconds: float) -> float:
-        """Return units per second."""
+        """Return the number of units per second."""
         return (self.done - self._resumed) / seconds if seconds > 0 else 0.0
 
     def figures(self, seconds: float) -> str:
-        """Return ``3/10 blocks (30 %), 1.5 blocks/s, 4.7 s left, objective 12.3``."""
+        """Return the state as ``3/10 blocks (30 %), 1.5 blocks/s, 4.7 s left, objective 12.3``."""
         parts = [self.note] if self.note else []
         if self.unit:
             rate = self.rate(seconds)
@@ -84,29 +87,29 @@ class Work:
 
 
 class SilentReporter:
-    """Shows nothing; the base of a terminal's bar, a notebook's and plain log lines."""
+    """Reporter that shows nothing; base class of all reporters."""
 
     def start(self, work: Work) -> None:
-        """Begin to show a piece of work."""
+        """Start to show a piece of work."""
 
     def change(self, work: Work) -> None:
-        """Show that it went on."""
+        """Show that the work has advanced."""
 
     def finish(self, work: Work, failed: bool) -> None:
-        """End it."""
+        """Show that the work has ended."""
 
 
 class LogReporter(SilentReporter):
-    """Log lines: one every ten seconds and one at the end, with their figures as ``fields``."""
+    """Reporter that logs a line every ten seconds and one at the end, with values as ``fields``."""
 
     interval_seconds = 10.0
 
     def start(self, work: Work) -> None:
-        """Begin a piece of work."""
+        """Start the interval of the log lines."""
         self._said = work.began
 
     def change(self, work: Work) -> None:
-        """Say how far it is, every ten seconds."""
+        """Log the state of the work if ten seconds have passed since the last line."""
         now = time.monotonic()
         if now - self._said >= self.interval_seconds:
             self._said = now
@@ -114,7 +117,7 @@ class LogReporter(SilentReporter):
             self._say("progress", work, f"{work.title}: {work.figures(seconds)}", seconds)
 
     def finish(self, work: Work, failed: bool) -> None:
-        """End the piece of work with its duration."""
+        """Log the end of the work and its duration."""
         seconds = work.seconds
         state = "stopped after" if failed else "done,"
         count = f"{work.done} {work.unit} in " if work.unit else ""
@@ -140,30 +143,30 @@ class LogReporter(SilentReporter):
         logger.info("%s", line, extra={"fields": fields, "work": work})
 
 
-# Of this context, which threads of Dask share: fits in two threads each have their own.
+# Context variables, which Dask's threads inherit: fits in two threads each have their own.
 _reporter: ContextVar[SilentReporter | None] = ContextVar("bigfs_reporter", default=None)
 _work: ContextVar[Any] = ContextVar("bigfs_work", default=None)
 
 
 def has_reporter() -> bool:
-    """Say whether somebody shows the progress already, such as the command line."""
+    """Return True if progress is already shown by someone, such as the command line."""
     return _reporter.get() is not None
 
 
 def reported_by(reporter: SilentReporter) -> AbstractContextManager[None]:
-    """Show progress by a reporter within the block."""
+    """Show progress of the block with the given reporter."""
     return set_within(_reporter, reporter)
 
 
 def say_where(note: str) -> None:
-    """Say where the work stands that this, perhaps a task of it, is a part of."""
+    """Update the note of the current work, which may be the work that this task is part of."""
     work = _work.get()
     if work is not None:
         work.advance(note=note)
 
 
 def working_on(work: Any) -> AbstractContextManager[None]:
-    """Have `say_where` within the block go to a piece of work, or to what sends it there."""
+    """Direct `say_where` within the block to a piece of work, or to an object that forwards it."""
     return set_within(_work, work)
 
 
@@ -171,36 +174,36 @@ _stage: ContextVar[str | None] = ContextVar("bigfs_stage", default=None)
 
 
 def current_stage() -> str | None:
-    """Return the stage that the caller is a part of, as log lines name it."""
+    """Return the name of the current stage, as log lines show it; None outside of stages."""
     return _stage.get()
 
 
 def in_stage(name: str) -> AbstractContextManager[None]:
-    """Name the stage that runs within the block."""
+    """Set the name of the stage that runs within the block."""
     return set_within(_stage, name)
 
 
-# Of each thread: one task's silence is not its neighbors'.
+# A context variable: silencing one task must not silence its neighbors in other threads.
 _silent: ContextVar[bool] = ContextVar("bigfs_silent", default=False)
 
 
-# Of work within work only errors are said: fifty fits would say the same fifty times. Its own
-# progress is that of what it is a part of.
+# Nested work logs errors only: otherwise fifty fits would log the same messages fifty times. Log
+# records of progress (with the attribute ``work``) come from the outer work and pass.
 logger.addFilter(
     lambda record: record.levelno >= logging.ERROR or hasattr(record, "work") or not _silent.get()
 )
 
 
 def silenced() -> AbstractContextManager[None]:
-    """Report nothing within the block: its work is a part of what is reported already."""
+    """Report nothing within the block, whose work is part of work that is already reported."""
     return set_within(_silent, True)
 
 
 @contextmanager
 def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Work]:
-    """Report one piece of work; call ``advance`` on what it yields.
+    """Report one piece of work; call ``advance`` on the `Work` that it yields.
 
-    Whatever reports its progress can be interrupted there.
+    Work can be interrupted whenever it reports progress.
     """
     check_interrupt()
     reporter = SilentReporter() if _silent.get() else _reporter.get() or LogReporter()
@@ -222,14 +225,14 @@ def showing(what: str, verbose: Any = 1) -> Iterator[None]:
     Parameters
     ----------
     what : str
-        Such as the estimator's name.
+        Name of the work, such as the estimator's name.
     verbose : int
-        0: show nothing.
+        If 0, nothing is shown.
 
     Raises
     ------
     InputError
-        If ``verbose`` is no whole number of at least 0.
+        If ``verbose`` is not a non-negative int.
     """
     if not isinstance(verbose, int) or verbose < 0:
         raise InputError(f"{what}: verbose must be a whole number of at least 0. Got {verbose!r}.")
@@ -244,12 +247,12 @@ def showing(what: str, verbose: Any = 1) -> Iterator[None]:
 
 
 class LateReporter(LogReporter):
-    """Log records, the first of them after two seconds; by then a bar where there is a screen.
+    """Reporter that shows nothing for two seconds, then a bar if possible, otherwise log records.
 
     Parameters
     ----------
     what : str
-        What is going on.
+        Name of the work.
     """
 
     def __init__(self, what: str) -> None:
@@ -260,13 +263,13 @@ class LateReporter(LogReporter):
         self._lock, self._closed = threading.RLock(), False
         self._timer: threading.Timer | None = None
         if _is_notebook() or _is_terminal():
-            # In this context: a notebook's output belongs to the cell that runs.
+            # In the current context, since a notebook's output belongs to the running cell.
             self._timer = threading.Timer(FIRST_SECONDS, copy_context().run, (self._show,))
             self._timer.daemon = True
             self._timer.start()
 
     def _show(self) -> None:
-        """Draw a bar from now on; work that runs already, and does not report, gets one too."""
+        """Draw a bar from now on, also for the current work, which may not report for a while."""
         with self._lock:
             if self._closed:
                 return
@@ -282,14 +285,14 @@ class LateReporter(LogReporter):
                 self._bar.start(self._work)
 
     def start(self, work: Work) -> None:
-        """Begin a piece of work."""
+        """Start to show a piece of work."""
         with self._lock:
             self._work = work
             if self._bar is not None:
                 self._bar.start(work)
 
     def change(self, work: Work) -> None:
-        """Move the bar, or say how far the work is: after two seconds, then every ten."""
+        """Move the bar, or log the state of the work: after two seconds, then every ten."""
         with self._lock:
             if self._bar is not None:
                 self._bar.change(work)
@@ -297,7 +300,7 @@ class LateReporter(LogReporter):
                 super().change(work)
 
     def finish(self, work: Work, failed: bool) -> None:
-        """End the piece of work with a record of its duration."""
+        """Log the end of the work and its duration."""
         with self._lock:
             self._work = None
             if self._bar is None:
@@ -306,7 +309,7 @@ class LateReporter(LogReporter):
                 self._bar.finish(work, failed)
 
     def close(self) -> None:
-        """Show nothing more."""
+        """Stop showing progress."""
         with self._lock:
             self._closed = True
         if self._timer is not None:
@@ -316,11 +319,11 @@ class LateReporter(LogReporter):
 
 
 class NotebookReporter(LogReporter):
-    """One line and a bar below the cell, for all of the work; its duration is what stays."""
+    """Reporter with one line and a bar below the cell; only the total duration stays."""
 
     def __init__(self, what: str, began: float) -> None:
         self._what, self._began, self._drawn = what, began, 0.0
-        # The kernel has loaded it.
+        # The kernel has already imported the module.
         self._handle, self._is_new = sys.modules["IPython.display"].DisplayHandle(), True
 
     def start(self, work: Work) -> None:
@@ -332,12 +335,12 @@ class NotebookReporter(LogReporter):
         self._put({"text/plain": line, "text/html": bar})
 
     def change(self, work: Work) -> None:
-        """Show how far it is, five times a second."""
+        """Update the bar, at most five times per second."""
         if time.monotonic() - self._drawn >= _DRAW_SECONDS:
             self.start(work)
 
     def close(self) -> None:
-        """Leave the duration."""
+        """Replace the bar by the total duration."""
         line = f"{self._what}: {format_seconds(time.monotonic() - self._began)}"
         self._put({"text/plain": line})
 
@@ -352,6 +355,6 @@ def _is_terminal() -> bool:
 
 
 def _is_notebook() -> bool:
-    """Say whether a kernel of Jupyter runs this."""
+    """Return True if the code runs in a Jupyter kernel."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_shell is not None and hasattr(get_shell(), "kernel")

@@ -1,4 +1,4 @@
-"""Choice of where tasks run: the scheduler in scope, or this thread if it does a task already."""
+"""Choice of where tasks run: the scheduler in scope, or this thread if it is inside a task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bigfs.core.threads import set_within
 from bigfs.runtime.progress import silenced
 
 _inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)
-# Clients of the process that this one was forked from: their threads are not here.
+# Clients inherited from the parent of a forked process, whose threads do not exist here.
 _of_parent: WeakSet[Any] = WeakSet()
-# Dask's settings that may hold a pool of threads of the user's own.
+# Dask's settings that may hold the user's own thread pool.
 _POOLS = ("pool", "scheduler")
 
 
 def _forget_parent() -> None:
-    """Leave Dask's pools and clients to the process that this one was forked from."""
+    """Discard Dask's thread pools and clients that a forked process inherited from its parent."""
     if "dask" not in sys.modules:
         return
     import dask
@@ -47,17 +47,17 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 @contextmanager
 def inline() -> Iterator[None]:
-    """Run what this thread does within the block in this thread: it is inside a task already."""
+    """Run tasks of the block in this thread, without progress: it is inside a task already."""
     with set_within(_inline, True), silenced():
         yield
 
 
 def dask_get() -> Any:
-    """Return the ``get`` function with which Dask runs a graph here; threads if none is set.
+    """Return the ``get`` function that Dask uses for a graph here; the threaded one if none is set.
 
     A ``distributed.Client`` that failed to connect may leave ``scheduler: dask.distributed`` in
-    Dask's configuration, or itself as the default client. Both count as no client, and so does
-    the client of the process that this one was forked from.
+    Dask's configuration, or itself as the default client. Both are ignored, and so is a client
+    inherited from the parent of a forked process.
 
     Raises
     ------
@@ -92,10 +92,10 @@ def dask_get() -> Any:
 
 
 def in_task() -> bool:
-    """Say whether this thread does a task of Dask, whose place no task of ours could take.
+    """Return True if this thread runs a Dask task, so that waiting for other tasks could deadlock.
 
-    A task that has seceded (``worker_client``) has given its place to others. A thread that a task
-    has started finds its worker's own client.
+    False for a task that has seceded (``worker_client``), since its slot is free for others. True
+    also for a thread that a task has started, which finds the client of its worker.
     """
     if _inline.get():
         return True
@@ -121,13 +121,13 @@ def in_task() -> bool:
 
 
 def _client_of(get: Any) -> Any:
-    """Return the client whose method this is, or None."""
+    """Return the client that a ``get`` method is bound to, or None."""
     owner = getattr(get, "__self__", None)
     return owner if hasattr(owner, "submit") and hasattr(owner, "scheduler_info") else None
 
 
 def _is_connected(client: Any) -> bool:
-    """Say whether a client is of this process and has, or had, a scheduler."""
+    """Return True if a client belongs to this process and is, or was, connected to a scheduler."""
     if client in _of_parent:
         return False
     return getattr(client, "status", None) != "connecting" or bool(client._scheduler_identity)
@@ -139,7 +139,7 @@ def active_client() -> Any:
 
 
 def crosses_processes() -> bool:
-    """Say whether tasks run outside this process, where its arrays cannot be seen."""
+    """Return True if tasks run in other processes, which cannot see arrays of this one."""
     if active_client() is not None:
         return True
     import dask.multiprocessing
@@ -148,7 +148,7 @@ def crosses_processes() -> bool:
 
 
 def worker_slots() -> tuple[int, int]:
-    """Return worker processes of the active scheduler, and the tasks each may run at once."""
+    """Return the number of worker processes, and of the tasks that each may run at once."""
     import dask
 
     client = active_client()

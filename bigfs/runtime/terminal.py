@@ -1,6 +1,6 @@
-"""The process of a command: its output, exit codes of errors, and signals as interrupts.
+"""Process-level parts of the command line: output, exit codes of errors, signals as interrupts.
 
-On a terminal a progress bar is shown that goes away, elsewhere plain lines.
+On a terminal a transient progress bar is shown, elsewhere plain lines.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ logger = logging.getLogger("bigfs")
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS = 0.05
-_heard: list[int] = []  # of these signals, those that this process got
-# The state that an interrupted command leaves.
+_heard: list[int] = []  # the signals of `_SIGNALS` that this process has received
+# Message on the state that an interrupted command leaves behind.
 _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
 )
 _format = "text"
-# The thread that makes JSON of what is written to stderr, and the stderr that it writes to.
+# The thread that converts lines written to stderr to JSON, and a duplicate of the original stderr.
 _relays: list[tuple[threading.Thread, int]] = []
 _DRAIN_SECONDS = 2.0
 
 
 def choose_format(name: str) -> None:
-    """Say whether what is shown on stderr is ``text`` or ``json``, one object a line."""
+    """Set the format of messages on stderr: ``text``, or ``json`` with one object per line."""
     global _format
     _format = name
 
 
 def say(text: str, level: int, **fields: Any) -> None:
-    """Show the last word of a command on stderr.
+    """Show the final message of a command on stderr.
 
     Parameters
     ----------
     text : str
     level : int
-        Of `logging`.
+        A level of `logging`.
     **fields : object
-        What a JSON line says beside the text.
+        Additional fields of a JSON line.
     """
     line = f"bigfs: {printable(text)}" if _format == "text" else _json_line(text, level, fields)
     with suppress(OSError):
@@ -66,24 +66,24 @@ def say(text: str, level: int, **fields: Any) -> None:
 
 
 def show(text: str, *, kept: bool = False) -> None:
-    """Print what a command found; its reader may be gone (head, less).
+    """Print the output of a command; a closed pipe (head, less) is ignored.
 
     Parameters
     ----------
     text : str
     kept : bool, default=False
-        Whether the work of the command is stored: the exit code is that of the work then, and if
-        the disk that stdout goes to is full, stderr says so.
+        Whether the work of the command is stored as well. A failed write (such as to a full disk)
+        is then only a warning on stderr and does not change the exit code.
 
     Raises
     ------
     StorageError
-        If the text cannot be written, and is all that there is.
+        If the text cannot be written and is stored nowhere else.
     """
     try:
         click.echo(printable(text))
     except OSError as error:
-        # Python would try again, and fail again, at its exit.
+        # Otherwise Python would flush stdout again at its exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return
@@ -94,10 +94,10 @@ def show(text: str, *, kept: bool = False) -> None:
 
 
 def relay_lines(arguments: list[str]) -> None:
-    """Have stderr of this process and its children hold JSON lines only, if a command asks for it.
+    """Restrict stderr of this process and its children to JSON lines, if a command requests it.
 
-    What Python, Dask and worker processes write there passes through a pipe, and becomes the
-    message of an object for each line. `drain_lines` ends it, at the latest with the process.
+    Lines that Python, Dask and worker processes write to stderr pass through a pipe, and each
+    becomes the message of a JSON object. `drain_lines` ends this, at the latest at process exit.
     """
     at = [i for i, word in enumerate(arguments) if word.startswith("--log-format")]
     if not at or "json" not in " ".join(arguments[at[-1] :]).replace("=", " ").split()[1:2]:
@@ -113,17 +113,17 @@ def relay_lines(arguments: list[str]) -> None:
 
 
 def drain_lines() -> None:
-    """Wait for what was written to stderr, and give it back."""
+    """Write out the remaining lines, and restore the original stderr."""
     while _relays:
         relay, stderr = _relays.pop()
         with suppress(OSError):
             sys.stderr.flush()
         os.dup2(stderr, 2)
-        relay.join(_DRAIN_SECONDS)  # a child that lives on keeps the pipe open
+        relay.join(_DRAIN_SECONDS)  # with a timeout, since a surviving child keeps the pipe open
 
 
 def _relay(reading: int, stderr: int) -> None:
-    """Copy lines; those that are no JSON objects become messages."""
+    """Copy lines to stderr; lines that are not JSON objects are wrapped as messages."""
     with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             text = line.rstrip()
@@ -139,7 +139,7 @@ def _relay(reading: int, stderr: int) -> None:
 def messages(quiet: bool = False) -> Iterator[None]:
     """Show progress and messages on stderr within the block.
 
-    It ends with click's Abort for an interrupt, after which click would put an empty line.
+    An interrupt is converted to click's Abort here, since click itself would print an empty line.
 
     Parameters
     ----------
@@ -167,12 +167,12 @@ def messages(quiet: bool = False) -> Iterator[None]:
 
 
 class BarReporter(LogReporter):
-    """One bar for the work at hand; it leaves a line with its duration.
+    """A progress bar for the current work, replaced by a line with its duration at the end.
 
     Parameters
     ----------
     console : rich.console.Console
-        Where to draw.
+        Console to draw on.
     """
 
     def __init__(self, console: Console) -> None:
@@ -195,13 +195,13 @@ class BarReporter(LogReporter):
         self._progress.update(self._task, completed=work.done)
 
     def finish(self, work: Work, failed: bool) -> None:
-        """Take the bar away and say how long it took."""
+        """Remove the bar and log the duration."""
         self._progress.stop()
         super().finish(work, failed)
 
 
 class _Figures(ProgressColumn):
-    """Units done, their share, units per second, the time left and where the work stands."""
+    """Column with units done, their share, units per second, the time left and the last note."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Figures(ProgressColumn):
 
 
 class _ConsoleHandler(logging.Handler):
-    """Log lines above the bar."""
+    """Handler that prints log lines above the bar."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -224,14 +224,14 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Messages name features and files, whose names may hold anything."""
+    """Formatter that escapes control characters, which names of features and files may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, stage, event, message, and what the event counts."""
+    """Formatter for JSON lines: time, level, stage, event, message, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -249,7 +249,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _json_line(text: str, level: int, fields: dict[str, Any]) -> str:
-    """Return a text as a JSON object that is no record of a logger."""
+    """Return a text that was not logged as a JSON object in the format of log records."""
     record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
     record.fields = fields
     return _JsonFormatter().format(record)
@@ -257,11 +257,11 @@ def _json_line(text: str, level: int, fields: dict[str, Any]) -> str:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Treat a batch system's SIGTERM, and SIGHUP of a terminal that is closed, as Ctrl-C.
+    """Treat SIGTERM (batch systems) and SIGHUP (closed terminals) like Ctrl-C within the block.
 
-    A second signal does not wait for the cleanup. What nohup has SIGHUP ignored for stays so. An
-    interrupt that comes while Python runs a destructor or a callback of a weak reference is ignored
-    there: it is sent again.
+    A second signal ends the process without waiting for the cleanup. SIGHUP stays ignored if it was
+    (nohup). Python ignores an interrupt that arrives during a destructor or a weak reference
+    callback; it is sent again.
     """
     received: list[int] = []
     show_ignored = sys.unraisablehook
@@ -294,9 +294,9 @@ def interrupts() -> Iterator[None]:
 
 
 def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
-    """Run a command line; return its exit code, with one line on stderr for what went wrong."""
+    """Run a command line and return its exit code; an error is reported on stderr."""
     try:
-        # Commands return nothing or their code; click returns the code of --help and --version.
+        # Commands return None or an exit code; click returns the code of --help and --version.
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
         command = (arguments or sys.argv[1:])[0]
@@ -325,18 +325,18 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
 
 
 def as_program(main: Callable[[], None]) -> None:
-    """Run ``main()``, which ends with SystemExit; an interrupt ends the process at once."""
+    """Run ``main()``, which raises SystemExit; after an interrupt, end the process at once."""
     relay_lines(sys.argv)
     try:
         main()
     except SystemExit as end:
         if end.code != EXIT_INTERRUPTED and not _heard:
-            # Python's own end takes some tenths of a second, in which the code stands.
+            # During Python's shutdown (some tenths of a second) no signal may change the exit code.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             raise
-        # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
-        # a compiled kernel can take minutes.
+        # Everything is cleaned up. A regular exit would wait for tasks in threads, and a compiled
+        # kernel can take minutes.
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -345,7 +345,7 @@ def as_program(main: Callable[[], None]) -> None:
 
 
 def _tell(text: str, code: int) -> int:
-    """Write a line on stderr, as text or JSON; return the exit code that goes with it."""
+    """Write a message to stderr, as text or JSON, and return the given exit code."""
     event = "interrupted" if code == EXIT_INTERRUPTED else "error"
     say(text, logging.ERROR, event=event, exit_code=code)
     return code

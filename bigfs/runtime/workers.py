@@ -1,6 +1,6 @@
-"""Calls to every process of the cluster, all with a time limit, and checks before any long work.
+"""Calls to every process of the cluster, all with a time limit, and checks before long work.
 
-Dask's own ``client.get_versions(check=True)`` warns and never raises, so versions are compared
+Dask's ``client.get_versions(check=True)`` only warns and never raises, so versions are compared
 here. Workers that join later are checked when the next stage starts.
 """
 
@@ -32,21 +32,22 @@ ANSWER_SECONDS = 60.0
 _patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
 LOST_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0
-# What the scheduler unpickles too; the others only decide what the workers compute.
+# Packages that must also match on the scheduler, which unpickles their objects; the others only
+# affect what workers compute.
 _PROTOCOL = ("python", "bigfs", "dask", "distributed", "cloudpickle")
 _RESULTS = (
     *("numpy", "scipy", "zarr", "numcodecs", "scikit-learn", "pynndescent", "numba", "llvmlite"),
     "dask-ml",
 )
-_CODE = "the code of bigfs"  # that of one version may differ, where it is installed for editing
+_CODE = "the code of bigfs"  # may differ for one version number in editable installations
 _SHOWN = 3
 logger = logging.getLogger("bigfs")
-# The workers of a client that were found to be right for a folder.
+# For each client, the workers (address, id) that passed the checks for a folder.
 _checked: WeakKeyDictionary[Any, set[tuple[str, str, str]]] = WeakKeyDictionary()
 
 
 def patience(seconds: float | None) -> AbstractContextManager[None]:
-    """Set how long the block waits for workers (None: a minute)."""
+    """Set the time in seconds that the block waits for workers (None: a minute)."""
     return set_within(_patience, WAIT_SECONDS if seconds is None else seconds)
 
 
@@ -69,12 +70,12 @@ def workers_of(client: Any) -> dict[str, dict[str, Any]]:
 
 
 def wait_for_workers(client: Any) -> None:
-    """Return as soon as the cluster has a worker.
+    """Wait until the cluster has a worker.
 
     Raises
     ------
     ClusterError
-        If it has none for a minute, or for what `patience` says.
+        If it has none for a minute, or for the time set by `patience`.
     """
     seconds = _patience.get()
     deadline = time.monotonic() + seconds
@@ -96,14 +97,14 @@ def wait_for_workers(client: Any) -> None:
 def ask_workers(
     client: Any, fn: Callable[..., Any], *args: Any, workers: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return by worker what a function returns there, or the exception it ended with.
+    """Call a function on workers; return its value, or the exception it raised, by worker.
 
-    Workers that leave while they are asked are left out.
+    Workers that leave during the call are omitted. ``workers`` of None: all workers.
 
     Raises
     ------
     ClusterError
-        If a worker that is still there does not answer within a minute.
+        If a worker that is still connected does not answer within a minute.
     """
     ask = partial(client.run, fn, *args, workers=workers, on_error="return")
     answers = bounded(client, ask, "Not all workers answer")
@@ -112,7 +113,10 @@ def ask_workers(
 
 
 def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
-    """Run a coroutine in the client's loop; raise ClusterError if the cluster does not answer."""
+    """Run a coroutine function in the client's event loop and return its value.
+
+    Raises ClusterError, whose message starts with ``what``, if the cluster does not answer.
+    """
     try:
         return client.sync(ask, callback_timeout=ANSWER_SECONDS)
     except TimeoutError as error:
@@ -127,12 +131,12 @@ def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
 
 
 def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """Run a function in every worker process, or in this one if there are none.
+    """Run a function in every worker process, or in this process if there is no cluster.
 
     Raises
     ------
     ClusterError
-        If the cluster has no worker, or one that does not answer.
+        If the cluster has no worker, or a worker does not answer.
     """
     client = active_client()
     if client is None:
@@ -147,7 +151,7 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
         dying = [a for a in answers.values() if isinstance(a, (CommClosedError, ConnectionError))]
         if (answers and not dying) or time.monotonic() > deadline:
             break
-        # A worker died a moment ago, or all of them; others take their place.
+        # One or all workers have just died; replacements are being started.
         check_interrupt()
         time.sleep(0.5)
     for worker, answer in answers.items():
@@ -164,10 +168,10 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
 
 
 def worker_limits() -> dict[str, int]:
-    """Return the bytes that each worker process may have, by its address.
+    """Return the memory limit of each worker process in bytes, by its address.
 
-    A worker without a limit of its own has what its machine or its container has. Without a
-    cluster it is this process.
+    For a worker without a limit of its own, it is that of its machine or container. Without a
+    cluster, the only entry is "this process".
     """
     client = active_client()
     if client is None:
@@ -181,12 +185,12 @@ def worker_limits() -> dict[str, int]:
 
 
 def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
-    """Return a check to call every few seconds while the active cluster works, or None without one.
+    """Return a check to call every few seconds while the cluster works; None without a cluster.
 
     Parameters
     ----------
     cluster : ClusterConfig or None, default=None
-        It may be without any worker for as long as it may take to start, a minute at least.
+        The cluster may be without workers for its ``wait_seconds``, but at least a minute.
     """
     client = active_client()
     if client is None:
@@ -211,14 +215,17 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
 
 
 def _trouble(client: Any, ours: Any) -> str | None:
-    """Say what is wrong with a cluster now, or None; ``ours`` is one that this process started."""
+    """Return the current problem of a cluster as the start of a sentence; None if there is none.
+
+    ``ours`` is a local cluster that this process started, or None. Its dead workers are restarted.
+    """
     try:
         identity, seconds = client.scheduler.identity, _ANSWER_SECONDS
         answer = client.sync(identity, n_workers=-1, callback_timeout=seconds)
-    except Exception:  # whatever it is, the scheduler has not answered
+    except Exception:  # whatever the cause, the scheduler has not answered
         return "The scheduler has not answered"
     if ours is not None and len(answer["workers"]) < len(ours.worker_spec):
-        # Dask starts a worker that died again, once: not one that dies while it starts.
+        # Dask restarts a dead worker only once, and not if it dies during its start.
         ours.scale(len(ours.worker_spec))
     return None if answer["workers"] else f"The scheduler at {answer['address']} has had no worker"
 
@@ -229,7 +236,7 @@ def preflight(folder: Any) -> None:
     Parameters
     ----------
     folder : Path or ObjectPath
-        Where the run's tasks will write.
+        Folder that the run's tasks will write to.
 
     Raises
     ------
@@ -249,9 +256,9 @@ def preflight(folder: Any) -> None:
 
 
 def check_workers(folder: Any) -> None:
-    """Check the workers that were not there at the last check of this folder.
+    """Check the workers that have joined since the last check of this folder.
 
-    Errors are those of `preflight`; it waits for workers where all are gone.
+    Raises the errors of `preflight`. If all workers are gone, it waits for new ones.
     """
     client = active_client()
     if client is None:
@@ -282,12 +289,12 @@ def _check_scheduler(client: Any) -> None:
 
 
 def _compare(own: dict[str, str], answers: dict[str, Any]) -> None:
-    """Raise ClusterError if the versions of a process differ from those of this one."""
+    """Raise ClusterError if the versions of other processes differ from those of this one."""
     wrong = []
     for process, answer in answers.items():
         if isinstance(answer, OSError):
             wrong.append(f"{process} does not answer ({type(answer).__name__}: {answer})")
-        elif isinstance(answer, Exception):  # some reach us as their text only
+        elif isinstance(answer, Exception):  # some exceptions arrive only as their text
             wrong.append(f"{process} cannot import this bigfs ({answer})")
         else:
             differing = [
@@ -307,9 +314,9 @@ def _compare(own: dict[str, str], answers: dict[str, Any]) -> None:
 
 
 def _compare_kernels(answers: dict[str, Any]) -> None:
-    """Warn of workers whose BLAS kernels, and so the rounding of their sums, differ.
+    """Warn about workers whose BLAS kernels, and so the rounding of sums, differ from ours.
 
-    It is no error, since a cluster may have processors of several types.
+    This is not an error, since a cluster may have processors of several types.
     """
     own = blas_kernels()
     other = {w: name for w, name in answers.items() if isinstance(name, str) and name != own}
@@ -324,10 +331,10 @@ def _compare_kernels(answers: dict[str, Any]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide the result."""
+    """Return the versions of Python and of the packages that affect the result."""
     from importlib.metadata import PackageNotFoundError, version
 
-    # Another bug fix release of Python gives the same results and reads the same pickles.
+    # Bug-fix releases of Python give the same results and read the same pickles.
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for package in (*_PROTOCOL[1:], *_RESULTS):
         try:
@@ -339,7 +346,7 @@ def package_versions() -> dict[str, str]:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Return the versions of packages, and a digest of the code of this one."""
+    """Return the versions of packages, and a digest of the code of bigfs."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -349,7 +356,7 @@ def _versions() -> dict[str, str]:
 
 
 def check_sizes(limits: dict[str, int]) -> None:
-    """Raise MemoryLimitError if a worker, of limits by address, is too small for any stage."""
+    """Raise MemoryLimitError if a worker's limit (bytes by address) is too small for any stage."""
     for worker, limit in limits.items():
         if limit < SMALLEST_LIMIT_BYTES:
             raise MemoryLimitError(
@@ -360,7 +367,7 @@ def check_sizes(limits: dict[str, int]) -> None:
 
 
 def _check_shared(folder: Any, workers: Sequence[str]) -> None:
-    """Check that workers see the folder of this client and can write there."""
+    """Raise InputError if workers do not see the client's folder or cannot write there."""
     token = uuid.uuid4().hex
     ours = folder / f"token-{token}"
     ours.write_text(token)
@@ -381,7 +388,7 @@ def _check_shared(folder: Any, workers: Sequence[str]) -> None:
 
 
 def _answer_token(folder: Any, token: str) -> str:
-    """Read the client's token and write one back; return its name, or what went wrong."""
+    """Read the client's token and write one back; return its file name, or the problem."""
     try:
         if (folder / f"token-{token}").read_text() != token:
             return "the token it read is another one"

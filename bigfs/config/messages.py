@@ -22,7 +22,7 @@ _EXPECTED = {
     "dict_type": "a section with keys",
     "list_type": "a list",
     "too_short": "a non-empty list",
-    "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
+    "string_pattern_mismatch": "auto, raw, pca:p with a number p, obsm/NAME or obsp/NAME",
 }
 # Names of bigfs's settings in scanpy, Seurat and scikit-learn.
 OTHER_NAMES = {

@@ -183,15 +183,15 @@ class Evaluation:
             if needed <= task_budget(limit):
                 draws = selection.N_DRAWS
                 steps.append(Step("columns of a random selection", needed, draws, 0, draws))
-        for part in (columns, shape):
+        for features in (columns, shape):
+            part, passes = features, int(features is shape)
             if n_components is not None and are_many(part.n_features, n_components):
                 of_part, part = selection.component_steps(part, n_components, limit)
-                steps += of_part
+                steps, passes = [*steps, *of_part], 0
             elif part.n_entries is not None:
                 if is_large(part):
                     continue
                 part = selection.dense_columns(part, part.n_features)
-            passes = int(part is shape)
             if selection.in_memory_bytes(part) <= task_budget(limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
                 tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor

@@ -458,7 +458,7 @@ def read_axis(file: str | None, n_features: int) -> np.ndarray | None:
     """
     if not file:
         return None
-    is_text = Path(file).suffix in (".txt", ".csv")  # false for FILE.csv::COLUMN
+    is_text = Path(file).suffix.lower() in (".txt", ".csv")  # false for FILE.csv::COLUMN
     try:
         values = np.loadtxt(file, delimiter=",", ndmin=1) if is_text else read_values(file)
     except InputError as error:

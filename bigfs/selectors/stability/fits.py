@@ -55,7 +55,7 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_rows, read_attributes
 
 logger = logging.getLogger("bigfs")
 
-# Rows of a fit in quick mode: see tests/bench/README.md, "How sure".
+# Rows of a fit in quick mode: see tests/bench/README.md, "Stability of selections".
 QUICK_ROWS = 3000
 # NumPy can draw only from fewer rows than this.
 _TOO_MANY = 10**9

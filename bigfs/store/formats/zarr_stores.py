@@ -412,8 +412,8 @@ def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
 def _zstd_bytes(packed: memoryview) -> int:
     """Return the decompressed size in the header of a Zstandard frame.
 
-    If the header does not state it, an upper bound is returned, computed from the blocks. If another
-    frame follows, which a decoder would decompress too, there is no bound.
+    If the header does not state it, an upper bound is returned, computed from the blocks. There is
+    no bound if another frame follows, which a decoder would decompress too.
     """
     descriptor = packed[4]
     single = bool(descriptor & 0x20)

@@ -303,7 +303,7 @@ class _System:
         self.factor = dgetrf(small, overwrite_a=True)[:2]
 
     def solve(self, r: _Residuals, products: np.ndarray) -> _Unknowns:
-        """Return the step that removes the residuals ``r`` and adds ``products`` to the products."""
+        """Return the step that removes the residuals and changes the products by ``products``."""
         problem, (_, u, values, multipliers, f, _) = self.problem, self.point
         R, q = problem.R, np.zeros(problem.d)
         if not problem.fixed:

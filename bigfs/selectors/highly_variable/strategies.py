@@ -364,7 +364,7 @@ class ClippedVariances(_OfBatches):
         """Return the mean scores over batches, ranked by the flavor's rule."""
         blocks, parameters = inputs.blocks, self.parameters
         counts, stored = self._counts(blocks)
-        # The dropped rows may include all rows of a batch, which then has no moments.
+        # There may be fewer batches than `n_batches`: dropped rows may include all of a batch.
         batches = [counts.moments[batch] for batch in sorted(counts.moments)]
         few = next((i for i, b in enumerate(batches) if b.count < 2), None)
         if few is not None:

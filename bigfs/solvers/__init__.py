@@ -1,1 +1,1 @@
-"""Numerical routines on small dense arrays: no I/O, no Dask."""
+"""Numerical routines on arrays in memory: no I/O, no Dask."""

@@ -1,15 +1,16 @@
-"""The cone program of maximum margin feature selection; its size does not depend on n.
+"""Cone program of maximum margin feature selection; its size does not depend on n.
 
     min  1/2 sum_k |v_k|^2 / sigma_k + C xi + sum_p v_p' S v_p
     s.t. <A_j, V> + xi >= g_j for every plane j,  xi >= 0,
          sum sigma = m,  0 <= sigma <= 1,  the balance of the clusters,
 
-with V of shape (D, P), a column for each cluster (one for two clusters) and v_k its rows. Where D
-is n_features + 1 the last row is the intercept, which sigma does not touch.
+with V of shape (D, P), a column for each cluster (a single one for two clusters), and v_k its rows.
+If D is n_features + 1, the last row is the intercept, which has no sigma.
 
-Minimized over sigma, the first term is half the squared m-support norm of V. Few features matter:
-the program is solved on some of them, and the lower bound that follows from the multipliers says
-which of the others have to be taken in. A solution carries its own certificate.
+Minimized over sigma, the first term is half the squared m-support norm of V. Only few features are
+active: the program is solved on a subset of them, and the lower bound that follows from the
+multipliers determines which of the others must be added. A solution carries its own certificate,
+the gap between its objective and that bound.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import numpy as np
 from bigfs.core.errors import ConvergenceError
 from bigfs.solvers.interior import ZERO, interior_point
 
-# Features of the first active set: this multiple of m, and at least this number.
+# Size of the first active set: this multiple of m, and at least this number.
 _FIRST_TIMES = 2
 _FIRST_LEAST = 96
-# A warm start's features with slopes above this share of what is needed are in it, too: those of
-# the next program are among them, and it need not be solved again.
+# With a warm start, features with slopes above this share of the threshold are included, too: they
+# cover the features of the next program, so that it need not be solved twice.
 _LIKELY = 0.97
-# Features enter whose slopes are above this share of what is needed: others rarely follow.
+# Features whose slopes exceed this share of the threshold are added together: others rarely follow.
 _ALMOST = 0.99
 _MAX_ROUNDS = 30
-# The least balance: with none at all the constraints would have no inside. Margins are 1.
+# Lower bound of the balance: with 0 the constraints would have no interior. Margins are 1.
 _LEAST_BALANCE = 1e-6
 # A norm below this share of the largest counts as zero.
 _NOTHING = 1e-60
@@ -42,7 +43,7 @@ class Constraints:
     """Rows ``<A_j, V> + F_j f + e_j xi >= g_j``; e_j is 1 for the planes, which come first."""
 
     A: np.ndarray  # of shape (n_rows, D, P), float64
-    # Of shape (n_rows, n_free), float64: the F_j; f is unbounded and costs nothing.
+    # Of shape (n_rows, n_free), float64: the F_j; f is unbounded and not in the objective.
     free: np.ndarray
     bounds: np.ndarray  # of shape (n_rows,), float64: the g_j
     n_planes: int
@@ -50,15 +51,15 @@ class Constraints:
 
 @dataclass(frozen=True)
 class ConeProgram:
-    """The program, in sizes that do not depend on the number of rows of X."""
+    """Data of the program; their sizes do not depend on the number of rows of X."""
 
     planes: np.ndarray  # of shape (n_planes, D, P), float64: the A_j
     bounds: np.ndarray  # of shape (n_planes,), float64: the g_j
     mean: np.ndarray  # of shape (D,), float64: column means of X (and 1 for the intercept)
-    # Largest ``|mean' v|`` (two clusters), or difference between two columns' ``mean' v_p``;
-    # infinity for none.
+    # Upper bound of ``|mean' v|`` (two clusters), or of the difference between two columns'
+    # ``mean' v_p``; infinity for no bound.
     balance: float
-    # Of shape (D, D), float64, or None: S, positive semidefinite: smoothness times the mean
+    # S, of shape (D, D), float64, positive semidefinite, or None: smoothness times the mean
     # quadratic form of the graph.
     smooth: np.ndarray | None
     C: float
@@ -67,12 +68,12 @@ class ConeProgram:
 
     @cached_property
     def rows(self) -> Constraints:
-        """Planes and balance."""
+        """The constraints of the planes and of the balance."""
         n_planes, _, P = self.planes.shape
         if not np.isfinite(self.balance):
             return Constraints(self.planes, np.zeros((n_planes, 0)), self.bounds, n_planes)
-        # f <= mean'v_p <= f + balance for every p is the bound on all pairs; of one column both
-        # are bounds.
+        # f <= mean'v_p <= f + balance for every p bounds the differences of all pairs; with one
+        # column there is no f, and the bounds are -balance and balance.
         up = self.mean[None, :, None] * np.eye(P)[:, None, :]
         free = np.zeros((n_planes + 2 * P, int(P > 1)))
         limits = np.full(2 * P, -max(self.balance, _LEAST_BALANCE))
@@ -82,7 +83,7 @@ class ConeProgram:
         return Constraints(A, free, bounds, n_planes)
 
     def on(self, columns: np.ndarray) -> tuple[Constraints, np.ndarray | None]:
-        """Return rows and S on some rows of V."""
+        """Return the constraints and S restricted to the given rows of V."""
         rows, smooth = self.rows, self.smooth
         if len(columns) < self.planes.shape[1]:
             rows = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
@@ -90,16 +91,16 @@ class ConeProgram:
         return rows, smooth
 
     def certify(self, V: np.ndarray, x: np.ndarray) -> tuple[float, float, float, np.ndarray]:
-        """Return the objective at V, a lower bound by multipliers x, xi and the features' slopes.
+        """Return the objective at V, a lower bound from multipliers x, xi and the feature slopes.
 
-        The quadratic term is at least its tangent at V, which leaves the conjugate of the norm:
-        ``g'x - v'Sv - (half the m largest squared slopes)``.
+        The quadratic term is bounded below by its tangent at V, so that only the conjugate of the
+        norm is needed: ``g'x - v'Sv - (half the sum of the m largest squared slopes)``.
         """
         rows, m, d = self.rows, self.n_selected, self.n_features
         quadratic, flat = 0.0, rows.A.reshape(len(rows.A), -1)
         residual = (x @ flat).reshape(V.shape)[:d]
         if self.smooth is not None:
-            used = np.flatnonzero(V.any(axis=1))  # few, and S is symmetric
+            used = np.flatnonzero(V.any(axis=1))  # few rows; S is symmetric
             product = self.smooth[used].T @ V[used]
             quadratic = float(np.vdot(V, product))
             residual -= 2 * product[:d]
@@ -121,25 +122,26 @@ class ConeSolution:
     slack: float  # xi
     objective: float
     gap: float  # relative distance between the objective and a lower bound of it
-    multipliers: np.ndarray  # of shape (n_planes,), float64: zero for planes that do not matter
-    n_iter: int  # steps of the interior-point method
-    # Of shape (n_features,), float64: of every feature, as a share of what a weight takes: below 1
-    # the weight is zero.
+    multipliers: np.ndarray  # of shape (n_planes,), float64: zero for inactive planes
+    n_iter: int  # number of steps of the interior-point method
+    # Of shape (n_features,), float64: slope of every feature as a share of the threshold for a
+    # nonzero weight; below 1 the weight is zero.
     slopes: np.ndarray
 
 
-# Where numbers are beyond what can be represented the gap says so.
+# Overflow is ignored because it shows up as a gap that does not close.
 @np.errstate(over="ignore", invalid="ignore")
 def solve_cone(
     program: ConeProgram, *, start: np.ndarray | None = None, tol: float = 1e-5
 ) -> ConeSolution:
-    """Solve the program on a growing set of features.
+    """Solve the program on a growing active set of features.
 
     Parameters
     ----------
     program : ConeProgram
     start : ndarray of shape (n_features,) or None, default=None
-        Slopes of a solution nearby: the features that it takes, or nearly takes, are the first set.
+        Slopes of a nearby solution: the first active set contains the features that it uses, or
+        nearly uses.
     tol : float, default=1e-5
         Relative gap between the objective and a lower bound at which to stop.
 
@@ -167,11 +169,11 @@ def solve_cone(
         upper, lower, slack, slopes = program.certify(V, point.x)
         gap = (upper - lower) / max(abs(upper), 1e-12)
         if upper <= ZERO * program.C * program.bounds.max():
-            gap = 0.0  # the intercepts alone satisfy all planes
+            gap = 0.0  # the minimum is zero, since the intercepts alone satisfy all planes
         enter = _missing(slopes, active, m, 1.0)
         if gap <= tol or not len(enter):
             break
-        # With them those that nearly enter: others rarely follow.
+        # Also add features that nearly enter: others rarely follow.
         enter = _missing(slopes, active, m, _ALMOST)[: max(m, len(active) // 2)]
         active = np.sort(np.append(active, enter))
     if not gap <= 10 * tol:
@@ -185,10 +187,11 @@ def solve_cone(
 
 
 def _missing(slopes: np.ndarray, active: np.ndarray, m: int, share: float) -> np.ndarray:
-    """Return the features outside of the active ones that the solution needs, steepest first.
+    """Return the features outside the active set that the solution needs, steepest first.
 
-    Inside, the m-th largest slope is where a weight between 0 and 1 stands still: features whose
-    slope is above that are needed, or above a share of it.
+    The m-th largest slope within the active set is the threshold: it is the slope of features with
+    a weight strictly between 0 and 1. Outside features are needed if their slope exceeds ``share``
+    times this threshold.
     """
     outside = np.setdiff1d(np.arange(len(slopes)), active)
     enter = outside[slopes[outside] > share * _level(slopes[active], m)]
@@ -207,15 +210,15 @@ def weights_of(norms: np.ndarray, m: int) -> np.ndarray:
     Parameters
     ----------
     norms : ndarray of shape (n_features,), float64
-        Not negative.
+        Nonnegative norms of the rows of V.
     m : int
         Sum of sigma; no entry exceeds 1.
 
     Returns
     -------
     sigma : ndarray of shape (n_features,), float64
-        ``min(1, norms / tau)``; what the features with a norm cannot take goes to the others in
-        equal shares.
+        ``min(1, norms / tau)``. If at most m features have a nonzero norm, these get 1 and the
+        rest of m is divided equally among the others.
     """
     d = len(norms)
     sigma = np.ones(d)
@@ -228,7 +231,8 @@ def weights_of(norms: np.ndarray, m: int) -> np.ndarray:
         return sigma
     ordered = -np.sort(-norms)
     rest = np.cumsum(ordered[::-1])[::-1]
-    # With the h largest at 1, tau is rest[h] / (m - h): the first h that leaves none above it.
+    # With the h largest at 1, tau is rest[h] / (m - h). Take the first h for which no remaining
+    # norm exceeds tau.
     h = int(np.argmax(ordered[:m] * (m - np.arange(m)) <= rest[:m] * (1 + 1e-12)))
     return np.minimum(1.0, norms * ((m - h) / rest[h]))
 

@@ -1,13 +1,14 @@
-"""Columns picked one by one: each pick is projected out of all columns before the next one.
+"""Greedy selection of columns: each pick is projected out of all columns before the next one.
 
-With ``G = X'X`` and ``E`` what is left of X after some picks, the pick ``l`` changes nothing but::
+With ``G = X'X`` and ``E`` the residual of X after some picks, the update for a pick ``l`` is::
 
     delta = E'E_l = G_l - sum_r w_r[l] w_r,    w = delta / sqrt(delta_l),    E'E <- E'E - w w'
 
-so that the squared norms of the columns fall by ``w * w``. The paths differ in what they pick.
-``delta`` is computed for many candidates at a time, those that are worth most, by one product of
-matrices; picks among them take what their predecessors in the group leave. A pick that is no
-candidate brings in the next ones: no path depends on how many there are, but for rounding.
+so that the squared norms of the columns decrease by ``w * w``. The paths differ in their criterion.
+``delta`` is computed by one matrix product for many candidates at a time, those with the highest
+values. For a pick among the candidates, it is updated for the picks made since. A pick that is not
+a candidate triggers the next batch. Apart from rounding, no path depends on the number of
+candidates.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ import numpy as np
 
 from bigfs.solvers.sparserows import SparseRows
 
-# A column whose squared norm is below this share of its own start is explained by the picks.
+# A column whose squared norm is below this share of its initial value is explained by the picks.
 _EXPLAINED = 1e-12
-# Values this close, as a share of the largest, are equal: the lower index is picked. Norms may all
-# be equal, as those of standardized columns are; in float32 they are so but for rounding.
+# Values within this share of the largest are ties: the lower index is picked. All norms may be
+# equal, as for standardized columns; in float32 they then differ only by rounding.
 _TIE, _NORM_TIE = 1e-9, 2.0**-21
-# Pivots below this share of the first have lost their digits to rounding.
+# Squared pivots below this share of the first are dominated by rounding errors.
 _UNCERTAIN = 1e-13
-# The square of a column of ``E'E`` is computed anew once it has fallen to this share.
+# The squared norm of a column of ``E'E`` is recomputed once it has fallen to this share.
 _FALLEN = 1e-6
-# Candidates that come in together, those that are held, and picks between two looks at all.
+# Number of candidates that are fetched together, and of those that are held.
 FETCHED, HELD = 32, 128
+# Upper bound of the number of picks made among the candidates before all columns are checked.
 _GROUP = 32
-# Rows or columns worked on at a time.
+# Rows or columns processed at a time.
 _STRIP = 256
 
 
 class Picked(NamedTuple):
-    """Picks, and their vectors w: the first rows of ``room``, which has one for each pick."""
+    """Picks and their vectors w, which are the first rows of ``room``."""
 
     order: list[int]
-    room: np.ndarray  # of shape (n_picks, n_features)
+    room: np.ndarray  # of shape (n_picks, n_features): space for the vectors of all picks to come
 
     @property
     def W(self) -> np.ndarray:
-        """The vectors w."""
+        """The vectors w of the picks so far."""
         return self.room[: len(self.order)]
 
 
@@ -52,38 +54,38 @@ class ColumnProducts(Protocol):
 
     @property
     def fetched(self) -> int:
-        """Return how many candidates come in together: many where that is a pass over the data."""
+        """Number of candidates that are fetched together: many if that is a pass over the data."""
 
     @property
     def held(self) -> int:
-        """Return how many candidates are held, unless twice those that come in are more."""
+        """Number of candidates that are held; at least twice ``fetched`` are held in any case."""
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns, shape (n_features,)."""
 
     def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return rows of ``E'E`` after some picks, shape (len(features), n_features)."""
+        """Return the given rows of ``E'E`` after the picks, shape (len(features), n_features)."""
 
 
 class GramProducts:
-    """Products in memory: ``gram`` of shape (n_features, n_features)."""
+    """Products from a Gram matrix in memory, of shape (n_features, n_features)."""
 
     fetched, held = FETCHED, HELD
 
     def __init__(self, gram: np.ndarray) -> None:
-        # Rows are read: of a symmetric matrix, take the view where they are contiguous.
+        # Rows are read, and the matrix is symmetric: use the view in which rows are contiguous.
         self._gram = gram.T if gram.flags.f_contiguous else gram
 
     def norms(self) -> np.ndarray:
-        """Return the diagonal."""
+        """Return the squared norms of the columns, the diagonal."""
         return self._gram.diagonal().copy()
 
     def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return rows of ``X'X - W'W``."""
+        """Return the given rows of ``X'X - W'W``."""
         return less_picks(self._gram[features], features, picked)
 
     def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return ``V E'E`` after some picks, for V of shape (any, n_features)."""
+        """Return ``V E'E`` after the picks, for V of shape (any, n_features)."""
         products = V @ self._gram
         products -= (V @ picked.W.T) @ picked.W
         return products
@@ -93,13 +95,13 @@ class GramProducts:
         return np.einsum("ij,ij->i", self._gram, self._gram)
 
     def components(self, count: int) -> np.ndarray:
-        """Return the leading eigenvectors of ``X'X`` as rows, as many as rounding leaves."""
+        """Return the leading eigenvectors of ``X'X`` as rows, only those above rounding errors."""
         values, vectors = _leading(self._gram, count)
         return vectors[:, values > _EXPLAINED * values.max(initial=0.0)].T.copy()
 
 
 def less_picks(columns: np.ndarray, features: np.ndarray, picked: Picked) -> np.ndarray:
-    """Return rows of ``X'X - W'W``, given those of ``X'X``, in their memory."""
+    """Return rows of ``X'X - W'W``, given those of ``X'X``, which are overwritten."""
     columns -= picked.W[:, features].T @ picked.W
     return columns
 
@@ -107,9 +109,9 @@ def less_picks(columns: np.ndarray, features: np.ndarray, picked: Picked) -> np.
 class RowProducts:
     """Products of the columns of few rows, ``rows`` of shape (n_rows, n_features).
 
-    What picks leave of a column is taken from the column itself, where that is shorter than its
-    products with all: ``E = X - Q'W``, with an orthonormal row of Q for each pick. They serve one
-    path.
+    If a column is shorter than its products with all columns, the picks are projected out of the
+    column itself: ``E = X - Q'W``, with an orthonormal row of Q for each pick. Since Q is stored,
+    an instance can be used for one path only.
     """
 
     fetched, held = FETCHED, HELD
@@ -123,7 +125,7 @@ class RowProducts:
         return np.einsum("ij,ij->j", self._rows, self._rows)
 
     def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return ``E_S'X``, for the features S."""
+        """Return ``E_S'X`` after the picks, where S are the given features."""
         if self._is_tall(picked):
             return less_picks(self._times(self._columns(features)), features, picked)
         return self._times(self._left_columns(features, picked))
@@ -139,11 +141,11 @@ class RowProducts:
         return self._times(inner)
 
     def _is_tall(self, picked: Picked) -> bool:
-        """Say whether a row of Q would be longer than its products."""
+        """Return True if a column is at least as long as its products with all columns."""
         return self._Q.shape[1] >= picked.room.shape[1]
 
     def _left_columns(self, features: np.ndarray, picked: Picked) -> np.ndarray:
-        """Return the rows of E', after Q got those of the picks since the last time."""
+        """Return the given columns of E as rows, after adding the new picks to Q."""
         W, known, n_picks = picked.W, self._n_known, len(picked.order)
         if not known:
             self._Q = np.empty((len(picked.room), self._Q.shape[1]))
@@ -151,7 +153,7 @@ class RowProducts:
         both = np.concatenate([fresh, features])
         left = self._columns(both)
         left -= W[:known, both].T @ self._Q[:known]
-        if len(fresh):  # W at its own picks is triangular
+        if len(fresh):  # the columns of W at its own picks form a triangular matrix
             self._Q[known:n_picks] = np.linalg.inv(W[known:, fresh]).T @ left[: len(fresh)]
             left = left[len(fresh) :]
             left -= W[known:, features].T @ self._Q[known:n_picks]
@@ -159,7 +161,7 @@ class RowProducts:
         return left
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        """Return some columns as rows."""
+        """Return the given columns of X as rows."""
         return np.asarray(self._rows[:, features].T)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
@@ -195,7 +197,7 @@ class SparseRowProducts(RowProducts):
 
     def __init__(self, rows: SparseRows, norms: np.ndarray | None = None) -> None:
         super().__init__(rows)
-        self._norms = norms  # 0 of columns that are to be left out
+        self._norms = norms  # 0 for columns to be left out
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns."""
@@ -218,12 +220,12 @@ class SparseRowProducts(RowProducts):
         return self._rows.products(np.ones(self._rows.shape[1]))
 
 
-# Products of all columns.
+# Products that also provide `left_times`, `squares` and `components`.
 Products: TypeAlias = GramProducts | RowProducts
 
 
 def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest eigenvalues, descending, and their vectors as columns."""
+    """Return the ``count`` largest eigenvalues, descending, and their eigenvectors as columns."""
     from scipy.linalg import eigh
 
     size = len(matrix)
@@ -232,13 +234,13 @@ def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def candidates_bytes(n_features: int, fetched: int = FETCHED) -> int:
-    """Return the bytes of the candidates' columns, of those that join, and of a group's picks."""
+    """Return the bytes of the candidates' columns, of those fetched, and of a group's picks."""
     held = min(max(HELD, 2 * fetched), n_features)
     return 8 * n_features * (2 * held + 3 * min(fetched, n_features) + 2 * _GROUP)
 
 
 class GreedyPath(ABC):
-    """A path to ``n_picks`` columns, or to the last one that the others do not explain.
+    """A path of at most ``n_picks`` columns, which ends when the picks explain all others.
 
     Parameters
     ----------
@@ -252,16 +254,17 @@ class GreedyPath(ABC):
     order : list of int
         Picks, best first.
     gains : list of float
-        What each added: the value it was picked by.
+        Gain of each pick: the value by which it was picked.
     left : ndarray of shape (n_features,), float64
-        What each column would add to them; 0 for picks and for what they explain.
+        Gain that each column would add to the picks; 0 for picks and for columns they explain.
 
     Notes
     -----
-    The path is nested: one to fewer columns is its beginning. A column is left out once its
-    squared norm is 1e-12 of its own start; values within `tie` of the largest are ties, which go
-    to the lower index. Cost: about ``n_features n_picks^2`` multiplications by products of
-    matrices, ``n_features`` a pick otherwise, and the products of the candidates.
+    The path is nested: a path with fewer columns is its beginning. A column is left out once its
+    squared norm is at most 1e-12 of its initial value; values within `tie` of the largest are
+    ties, which go to the lower index. Cost: about ``n_features n_picks^2`` multiplications in
+    matrix products, ``n_features`` operations per pick otherwise, and the products of the
+    candidates.
     """
 
     # A pivot below this share of the first ends the path.
@@ -275,8 +278,8 @@ class GreedyPath(ABC):
         self.live = self.norms > 0
         self.order: list[int] = []
         self.picked = Picked(self.order, np.empty((min(n_picks, len(self.norms)), len(self.norms))))
-        # Candidates, ascending, the places of their columns among those in memory, and these
-        # columns: of E'E after the first `_base` picks.
+        # The candidates in ascending order, the positions of their columns in `_columns`, and these
+        # columns, which are those of E'E after the first `_base` picks.
         self._held, self._places = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         n_columns = min(max(products.held, 2 * products.fetched), len(self.norms))
         self._columns = np.zeros((n_columns, len(self.norms)))
@@ -297,17 +300,20 @@ class GreedyPath(ABC):
         return self.picked.W
 
     def _worth(self) -> np.ndarray:
-        """Return the gain of each column, 0 for those that are left out."""
+        """Return the gain of each column; 0 for those that are left out."""
         return np.where(self.live, self._values(np.where(self.live, self.norms, 1.0)), 0.0)
 
     def _advance(self, feature: int, values: np.ndarray, most: int) -> None:
-        """Pick the feature, of at most ``most``, or leave it out if the picks explain it."""
+        """Pick the feature, or leave it out if the picks explain it.
+
+        ``most`` is the number of picks that are left; subclasses may make several.
+        """
         w = self._vector(feature, values)
         if w is not None:
             self._pick(feature, w, self._update(feature, w))
 
     def _vector(self, feature: int, values: np.ndarray) -> np.ndarray | None:
-        """Return w of a column; None for one that is left out from here on."""
+        """Return w of a column; None if the column is left out from here on."""
         if feature not in self._held:
             self._fetch(feature, values)
         delta = self._since(self.W[self._base :], feature)
@@ -327,18 +333,18 @@ class GreedyPath(ABC):
         return np.asarray(column - W[:, feature] @ W)
 
     def _fetch(self, feature: int, values: np.ndarray) -> None:
-        """Bring in a column and those worth most, and let go those that are not worth much."""
+        """Fetch a column and those with the highest values; discard those with the lowest."""
         from scipy.linalg.blas import dgemm
 
         W, held = self.W[self._base :], self._held
         by_worth = np.argsort(-values, kind="stable")
         by_worth = by_worth[values[by_worth] > 0]
-        # The feature itself is among the first, unless more are equal than come in together.
+        # The feature itself is among the first, unless there are more ties than are fetched.
         is_held = np.isin(by_worth, held, assume_unique=True)
         most, n_held = self.products.fetched, self.products.held
         fresh = np.union1d(by_worth[~is_held][: most - 1], [feature])
         kept = np.searchsorted(held, np.sort(by_worth[is_held][: max(n_held - most, most)]))
-        if len(W) and len(kept):  # all in place: copies of the columns would take as long
+        if len(W) and len(kept):  # update all columns in place: copying the kept ones costs as much
             of_places = np.zeros((len(W), len(self._columns)), order="F")
             of_places[:, self._places] = W[:, held]
             dgemm(-1.0, W.T, of_places, beta=1.0, c=self._columns.T, overwrite_c=1)
@@ -358,30 +364,31 @@ class GreedyPath(ABC):
         self.live &= self.norms > _EXPLAINED * self.start
 
     def _prepare(self) -> None:  # noqa: B027  # most paths have nothing to prepare
-        """Initialize the terms of the values."""
+        """Initialize the terms from which the values are computed."""
 
     @abstractmethod
     def _values(self, norms: np.ndarray) -> np.ndarray:
-        """Return the gain of each column, given squared norms that are not 0."""
+        """Return the gain of each column, given nonzero squared norms."""
 
     @abstractmethod
     def _update(self, feature: int, w: np.ndarray) -> float:
-        """Take a pick into account, before w joins W, and return what it adds."""
+        """Update the terms for a pick, before w is added to W, and return its gain."""
 
 
 def _best(values: np.ndarray, tie: float = _TIE) -> int:
-    """Return the lowest index of the largest value; of ties the lowest."""
+    """Return the index of the largest value; ties go to the lowest index."""
     return int((values >= (1 - tie) * values.max()).argmax())
 
 
 class VariancePath(GreedyPath):
-    """Picks the column that leaves the least of X: largest ``f_j / g_j``.
+    """Picks the column that leaves the smallest residual of X: the largest ``f_j / g_j``.
 
-    ``f_j = |E'E_j|^2``, ``g_j = |E_j|^2``; a gain is the fall of ``|E|_F^2``, which is ``|w|^2``.
-    ``f`` follows by recursion from ``E'E w``. Of the candidates their columns give it at once, so
-    that a group of picks is made among them; one product then gives it for all columns, and the
-    group counts up to the first pick that another column would have beaten. The recursion is
-    quadratic in what is left: a value that has fallen by 1e-6 is computed anew.
+    ``f_j = |E'E_j|^2``, ``g_j = |E_j|^2``; a gain is the decrease of ``|E|_F^2``, which is
+    ``|w|^2``. ``f`` is updated by a recursion that needs ``E'E w``. For the candidates this follows
+    directly from their columns, so that a group of picks is made among them. One product then gives
+    it for all columns, and the group is accepted up to the first pick that another column would
+    have beaten. The recursion loses accuracy quadratically with the residual: a value that has
+    fallen to 1e-6 of its former value is recomputed.
     """
 
     products: Products
@@ -409,7 +416,7 @@ class VariancePath(GreedyPath):
     def _among_candidates(
         self, feature: int, values: np.ndarray, most: int
     ) -> tuple[list[int], np.ndarray]:
-        """Return picks among the candidates, the given one first, and their vectors w."""
+        """Return at most ``most`` picks among the candidates, the given one first, and their w."""
         w = self._vector(feature, values)
         if w is None:
             return [], np.empty((0, len(values)))
@@ -424,7 +431,7 @@ class VariancePath(GreedyPath):
             i = len(picks)
             w = W[i - 1]
             gain = float(w @ w)
-            # E'E w at the candidates, from their columns at the base and the picks since.
+            # E'E w at the candidates, from their columns at the base and the picks made since.
             projected = (self._columns @ w)[self._places] - (before @ w) @ before[:, held]
             projected -= (W[: i - 1] @ w) @ W[: i - 1, held]
             f += w[held] * (gain * w[held] - 2.0 * projected)
@@ -450,7 +457,7 @@ class VariancePath(GreedyPath):
         return np.asarray(self.live & (self._f < _FALLEN * self._f_start))
 
     def _refresh(self) -> None:
-        """Compute the values anew that have fallen so far that rounding shows."""
+        """Recompute the values of f that have fallen so far that rounding errors matter."""
         fallen = np.flatnonzero(self._fallen())
         for begin in range(0, len(fallen), FETCHED):
             part = fallen[begin : begin + FETCHED]
@@ -461,8 +468,8 @@ class VariancePath(GreedyPath):
 class NormPath(GreedyPath):
     """Picks the column of largest residual norm: QR with column pivoting.
 
-    A gain is the squared norm, the square of R's diagonal entry. The path ends at pivots of 1e-13
-    of the first, where the order is that of rounding.
+    A gain is the squared norm, which is the square of R's diagonal entry. The path ends at a
+    squared pivot of 1e-13 of the first, below which rounding errors would determine the order.
     """
 
     least_pivot, tie = _UNCERTAIN, _NORM_TIE
@@ -475,10 +482,10 @@ class NormPath(GreedyPath):
 
 
 class TargetPath(GreedyPath):
-    """Picks the column that explains most of all targets: largest ``|E_j'R|^2 / g_j``.
+    """Picks the column that explains most of all targets: the largest ``|E_j'R|^2 / g_j``.
 
-    R are the residuals of the targets Y on the picks, and ``cross`` is ``X'Y``, shape (n_features,
-    n_targets). A gain is the fall of ``|R|_F^2``.
+    R are the residuals of the targets Y after regression on the picks, and ``cross`` is ``X'Y``,
+    of shape (n_features, n_targets). A gain is the decrease of ``|R|_F^2``.
     """
 
     def __init__(self, products: ColumnProducts, n_picks: int, cross: np.ndarray) -> None:
@@ -501,7 +508,7 @@ class TargetPath(GreedyPath):
         Parameters
         ----------
         cross : ndarray of shape (n_features, n_targets)
-            ``X'Y`` as it was before the path.
+            ``X'Y`` as passed to the path, before any pick.
 
         Returns
         -------
@@ -511,6 +518,6 @@ class TargetPath(GreedyPath):
 
         if not self.order:
             return np.empty((0, cross.shape[1]))
-        # The vectors w at the picks are the Cholesky factor of their Gram matrix, transposed.
+        # The vectors w at the picks form the transposed Cholesky factor of the picks' Gram matrix.
         factor = self.W[:, self.order]
         return solve_triangular(factor, solve_triangular(factor, cross[self.order], trans=1))

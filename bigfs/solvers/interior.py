@@ -1,19 +1,20 @@
-"""A primal-dual interior-point method for the cone program of maximum margin feature selection.
+"""Primal-dual interior-point method for the cone program of maximum margin feature selection.
 
     min  1/2 sum_k |v_k|^2 / sigma_k + sum_p v_p' S v_p + C xi
     s.t. <A_r, V> + F_r f + e_r xi >= g_r,  xi >= 0,  sum sigma = m,  0 <= sigma <= 1
 
 Let ``u = A'x - 2 S V``, with x the multipliers of the rows: at the solution ``v_k = sigma_k u_k``.
-V and u are unknowns side by side, so that nothing is divided by a weight that is nearly zero, and
-the conditions are polynomials of degree two::
+V and u are separate unknowns, so that nothing is divided by a weight that is nearly zero, and the
+optimality conditions are polynomials of degree two::
 
     V = sigma u,   low = eta + high - 1/2 |u|^2,   F'x = 0,   e'x + y = C,   the constraints,
     w x = 0,   xi y = 0,   sigma low = 0,   (1 - sigma) high = 0,
 
-with w the values of the rows less g, eta the multiplier of the sum of sigma, low and high those of
-its bounds. A step solves the linearized conditions, every product at one target, twice: the second
-time with what the first step makes of the terms of degree two (Mehrotra's corrector). u and sigma
-are eliminated feature by feature and V by `Inverse`, which leaves a small system for x, f and eta.
+where w is the values of the rows minus g, eta the multiplier of the sum of sigma, and low and high
+are the multipliers of the bounds of sigma. An iteration solves the linearized conditions, with the
+same target for all products, twice: the second time with the second-order terms estimated from the
+first step (Mehrotra's corrector). u and sigma are eliminated feature by feature and V by `Inverse`,
+which leaves a small system for x, f, eta and xi.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotri, dpotrs
 
 _MAX_ITERATIONS = 100
 _TO_BOUNDARY = 0.99
-# Iterations without a better point before the corrector is given up, and the share of the mean
-# product that steps aim at from then on.
+# Number of iterations without a better point before the corrector is abandoned, and the share of
+# the mean product that is the target of the steps from then on.
 _STALLED, _CENTER = 4, 0.3
-# Added to the diagonal of the unknowns f, of which the program may leave a sum open.
+# Added to the diagonal of the unknowns f: the program may not determine some combinations of them.
 _OPEN = 1e-10
-# As a share of the objective of V = 0: zero.
+# An objective below this share of that of V = 0 is considered zero.
 ZERO = 1e-15
 
 
 @dataclass(frozen=True)
 class InteriorPoint:
-    """Result of the method."""
+    """Result of the interior-point method."""
 
     V: np.ndarray  # of shape (D, P), float64
-    x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, not negative
+    x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, nonnegative
     n_iter: int
 
 
 class _Unknowns(NamedTuple):
     """A point, or a step.
 
-    ``values`` are w, xi, sigma and 1 - sigma, ``multipliers`` x, y, low and high, one behind the
-    other. Where every sigma is 1, both end with xi and y.
+    ``values`` is the concatenation of w, xi, sigma and 1 - sigma, ``multipliers`` that of x, y, low
+    and high. If every sigma is fixed at 1, they end with xi and y.
     """
 
     V: np.ndarray  # of shape (d, P)
@@ -60,19 +61,19 @@ class _Unknowns(NamedTuple):
     eta: float
 
     def plus(self, step: _Unknowns, a: float) -> _Unknowns:
-        """Return the point a share of a step away."""
+        """Return the point after the fraction ``a`` of a step."""
         pairs: Iterable[tuple[Any, Any]] = zip(self, step, strict=True)
         return _Unknowns(*(mine + a * change for mine, change in pairs))
 
     def longest(self, step: _Unknowns) -> float:
-        """Return the share of a step after which a value or a multiplier is zero."""
+        """Return the fraction of a step at which the first value or multiplier becomes zero."""
         worst = min(np.min(step[i] / self[i]) for i in (2, 3))
         return -1.0 / float(worst) if worst < 0 else np.inf
 
 
 @dataclass(frozen=True)
 class _Residuals:
-    """Errors of the conditions at a point, named by what each condition determines."""
+    """Residuals of the conditions at a point, named by the unknown that each one determines."""
 
     u: np.ndarray
     V: np.ndarray
@@ -84,7 +85,7 @@ class _Residuals:
 
 
 class _Conditions:
-    """The data of the program; intercepts are counted with the unknowns f."""
+    """Data of the program; the intercepts are part of the unknowns f."""
 
     def __init__(self, rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> None:
         self.R, D, P = rows.A.shape
@@ -92,13 +93,15 @@ class _Conditions:
         self.shape, self.fixed = (d, P), m >= d  # fixed: every sigma is 1
         self.full = self.flat = rows.A.reshape(self.R, -1)[:, : d * P]
         if self.fixed and smooth is None and self.R < d * P:
-            # Only products of rows matter then, and rows of R numbers have the same.
+            # Then only inner products of the rows matter: rows of length R that have the same inner
+            # products replace them.
             values, vectors = np.linalg.eigh(self.full @ self.full.T)
             self.flat, self.d = vectors * np.sqrt(np.maximum(values, 0.0)), self.R
         self.e = (np.arange(self.R) < rows.n_planes).astype(np.float64)
         self.n_intercepts = P * (D - d)
         self.F = np.hstack([rows.A[:, d:].reshape(self.R, self.n_intercepts), rows.free])
-        # Second derivatives of the quadratic term: by V, by V and intercepts, by intercepts.
+        # Second derivatives of the quadratic term with respect to V, to V and the intercepts, and
+        # to the intercepts.
         n_free = self.F.shape[1]
         self.S = None if smooth is None else 2 * smooth[:d, :d]
         self.coupling, self.curvature = np.zeros((n_free, self.flat.shape[1])), np.zeros(n_free)
@@ -111,7 +114,7 @@ class _Conditions:
     def reduced(
         self, u: np.ndarray, sigma: np.ndarray, a: np.ndarray, c: np.ndarray
     ) -> tuple[np.ndarray, Inverse]:
-        """Return the rows of the system for V and the inverse of H; with every sigma 1 the same."""
+        """Return the rows of the system for V and the inverse of H; cached if sigma is fixed."""
         if self._reduced is None or not self.fixed:
             N = np.concatenate([self.flat, -self.coupling, -c.reshape(1, -1)])
             inverse = Inverse(self.S, sigma, a, u, N.reshape(len(N), *u.shape))
@@ -119,11 +122,11 @@ class _Conditions:
         return self._reduced
 
     def split(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts of values or multipliers that are those of sigma and of 1 - sigma."""
+        """Return the parts of values or multipliers that belong to sigma and to 1 - sigma."""
         return values[self.R + 1 : self.R + 1 + self.d], values[self.R + 1 + self.d :]
 
     def slopes(self, V: np.ndarray, x: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """Return ``A'x - 2 S V``, and what the intercepts add."""
+        """Return ``A'x - 2 S V``, including the terms of the intercepts."""
         slopes = (x @ self.flat).reshape(V.shape)
         if self.S is not None:
             slopes -= self.S @ V
@@ -151,9 +154,10 @@ class _Conditions:
         )
         objective = 0.5 * float(np.vdot(p.V, p.u)) + self.C * float(p.values[R])
         if abs(objective) <= ZERO * self.C * _largest(self.g):
-            return r, 0.0  # the least that there is; multipliers go to zero then, and f to infinity
+            return r, 0.0  # the minimum: multipliers then tend to zero, and f to infinity
         objective += 1e-12
-        # Of what a violation may be worth in the objective, and of the size of what is violated.
+        # Violations are measured by their possible effect on the objective, and relative to the
+        # size of the violated quantity.
         worth = (p.values @ p.multipliers, x @ np.abs(r.w), np.abs(p.f) @ np.abs(r.f))
         steepest = 1e-300 + float(squares.max())
         shares = (
@@ -173,7 +177,7 @@ def _largest(values: np.ndarray) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-# Where numbers are beyond what can be represented the method ends at the best point before.
+# Floating-point errors are ignored: if they occur, the method returns the best point so far.
 @np.errstate(all="ignore")
 def interior_point(
     rows: Any, smooth: np.ndarray | None, C: float, m: int, n_features: int, *, tol: float = 1e-6
@@ -186,15 +190,15 @@ def interior_point(
     smooth : ndarray of shape (D, D) or None
     C : float
     m : int
-        From the number of features on every sigma is 1.
+        Sum of sigma. If it is at least the number of features, every sigma is 1.
     n_features : int
     tol : float, default=1e-6
-        Of the complementarity, relative to the objective, and of the residuals.
+        Tolerance of the complementarity, relative to the objective, and of the residuals.
 
     Returns
     -------
     solution : InteriorPoint
-        The best point met, whether or not it reached the tolerance.
+        The best point found, even if it did not reach the tolerance.
     """
     problem = _Conditions(rows, smooth, C, m, n_features)
     point = _first(problem)
@@ -215,18 +219,18 @@ def interior_point(
             break
         products = point.values * point.multipliers
         mu = float(products.mean())
-        # Predictor: towards products of zero. Where it gets far, the target of the corrector,
-        # mu share^3, is close to zero as well.
+        # Predictor: a step towards products of zero. The more it reduces them, the closer the
+        # target of the corrector, mu share^3, is to zero.
         first = system.solve(r, -products)
         reached = point.plus(first, min(1.0, point.longest(first)))
         share = min(1.0, float((reached.values * reached.multipliers).mean()) / mu)
-        # With the corrector two points may follow one another for ever. Then steps along the
-        # central path are taken, which end, though later.
+        # The corrector may alternate between two points indefinitely. Steps along the central path
+        # are then taken instead, which converge, though more slowly.
         careful = careful or n_iter - best_at > _STALLED
         if careful:
             step = system.solve(r, _CENTER * mu - products)
         else:
-            # Corrector: the terms of degree two, of which the linearization knows nothing.
+            # Corrector: adds the second-order terms, which the linearization neglects.
             r = replace(r, low=r.low - np.vecdot(first.u, first.u) / 2)
             if not problem.fixed:
                 r = replace(r, V=r.V + problem.split(first.values)[0][:, None] * first.u)
@@ -241,12 +245,12 @@ def interior_point(
 
 
 def _first(problem: _Conditions) -> _Unknowns:
-    """Begin well inside, at equal multipliers of the best size and equal weights."""
+    """Return an interior start with equal weights, and equal multipliers of the best scale."""
     R, C, share = problem.R, problem.C, min(1.0, problem.m / problem.d)
     size, f = 1e-12 + _largest(problem.g), np.zeros(problem.F.shape[1])
     x = np.full(R, C / (R + 1))
     u = (x @ problem.flat).reshape(problem.d, -1)
-    # a g'x - a^2 share |u|^2 / 2, the bound of a x, is largest there.
+    # This a maximizes the lower bound a g'x - a^2 share |u|^2 / 2 given by the multipliers a x.
     gain = max(float(problem.g @ x), 1e-3 * C * size)
     a = min(1.0, gain / (1e-300 + share * float(np.vdot(u, u))))
     x, u = a * x, a * u
@@ -265,7 +269,7 @@ def _first(problem: _Conditions) -> _Unknowns:
 
 
 class _System:
-    """The linearized conditions at one point, factorized."""
+    """Factorized linear system of the linearized conditions at one point."""
 
     def __init__(self, problem: _Conditions, point: _Unknowns) -> None:
         self.problem, self.point = problem, point
@@ -276,17 +280,18 @@ class _System:
             sigma, left = problem.split(point.values)
             low, high = problem.split(point.multipliers)
             a = low / sigma + high / left
-        # a_k = low_k / sigma_k + high_k / (1 - sigma_k): what a change of sigma_k costs.
-        # d sigma = c (dV - r_V) + (q - d eta) * rest, where q is what the products ask for.
+        # a_k = low_k / sigma_k + high_k / (1 - sigma_k) is the curvature of the barrier in sigma_k.
+        # d sigma = c (dV - r_V) + (q - d eta) * rest, where q is the right side from the products.
         both = a * sigma + np.vecdot(point.u, point.u)
         self.sigma, self.c, self.rest = sigma, point.u / both[:, None], sigma / both
         self.N, self.inverse = problem.reduced(point.u, sigma, a, self.c)
-        # The Schur complement: unknowns x, f, eta and xi, one behind the other.
+        # The Schur complement in the unknowns x, f, eta and xi, in this order.
         small = np.zeros((R + n_free + 2, R + n_free + 2))
         small[:-1, :-1] = self.inverse.products
         small[:R, R:-2] += problem.F
         small[R:-2, :R] += problem.F.T
-        # Scaled, so that no pivot is in the row of xi: its right side, about C, would drown others.
+        # The row of xi is scaled so that it is not chosen as a pivot: its right side is about C and
+        # would swamp the others.
         self.scale = min(1.0, point.values[R] / point.multipliers[R])
         small[:R, -1], small[-1, :R] = problem.e, -self.scale * problem.e
         diagonal = np.einsum("ii->i", small)
@@ -298,13 +303,13 @@ class _System:
         self.factor = dgetrf(small, overwrite_a=True)[:2]
 
     def solve(self, r: _Residuals, products: np.ndarray) -> _Unknowns:
-        """Return the step that removes residuals, and changes products by so much."""
+        """Return the step that removes the residuals and changes the products by ``products``."""
         problem, (_, u, values, multipliers, f, _) = self.problem, self.point
         R, q = problem.R, np.zeros(problem.d)
         if not problem.fixed:
             (at_low, at_high), (_, left) = problem.split(products), problem.split(values)
             q = at_low / self.sigma - at_high / left - r.low
-        # H dV = right_V + N'(dx, df, d eta), by elimination of u and sigma.
+        # Eliminating u and sigma gives H dV = right_V + N'(dx, df, d eta).
         right_V = (r.V - self.c * np.vecdot(u, r.V)[:, None]) / self.sigma[:, None]
         right_V += r.u + self.c * q[:, None]
         right = np.empty(R + len(f) + 2)
@@ -327,24 +332,24 @@ class _System:
 
 
 class Inverse:
-    """The inverse of the matrix H that a step leaves for V.
+    """Inverse of the matrix H of the system for V.
 
         H = diag(G_1^-1, ..., G_d^-1) + S x I,   G_k = sigma_k I + u_k u_k' / a_k
 
-    for V of shape (d, P): S is one d x d matrix for all columns, and u_k ties the columns of
+    for V of shape (d, P): S is one d x d matrix for all columns, and u_k couples the columns of
     feature k. With ``M = (diag(1 / sigma) + S)^-1`` and U the scaled u,
-    ``H^-1 = M + M U (I - U'MU)^-1 U'M`` (Woodbury), which takes two factorizations of d x d
-    whatever P is.
+    ``H^-1 = M + M U (I - U'MU)^-1 U'M`` (Woodbury), which needs two factorizations of d x d
+    matrices for any P.
 
     Parameters
     ----------
     S : ndarray of shape (d, d) or None
-        Positive semidefinite; None: zero.
+        Positive semidefinite matrix; None means zero.
     sigma, a : ndarray of shape (d,), float64
-        Positive; infinite a: u does not matter.
+        Positive values; if a is infinite, u has no effect.
     u : ndarray of shape (d, P), float64
     N : ndarray of shape (n_rows, d, P), float64
-        Rows of the program.
+        Rows of the reduced system.
 
     Attributes
     ----------
@@ -364,7 +369,7 @@ class Inverse:
             weighted = weighted.reshape(len(N), -1)
             self.products = weighted @ weighted.T + (along / a) @ along.T
             return
-        if single:  # u u' is a number for each feature
+        if single:  # with one column, u u' is a scalar for each feature
             self._U = np.zeros_like(u)
             self._inner = np.ones(len(u))
             self._factor = _cholesky(_with_diagonal(S.copy(), 1 / (sigma + squares / a)))
@@ -373,7 +378,7 @@ class Inverse:
             K = -self._U @ self._U.T
             K *= self._matrix
             self._inner = _cholesky(_with_diagonal(K, 1.0))
-        # Z = M N'; then N H^-1 N' = N Z + (U'Z)'(I - U'MU)^-1 U'Z.
+        # With Z = M N', N H^-1 N' = N Z + (U'Z)'(I - U'MU)^-1 U'Z.
         rows = N.transpose(1, 0, 2).reshape(len(u), -1)
         Z, used = np.zeros_like(rows), rows.any(axis=0)
         Z[:, used] = self._times_m(rows[:, used])
@@ -396,20 +401,20 @@ class Inverse:
         return self._matrix @ V
 
     def _corrected(self, along: np.ndarray) -> np.ndarray:
-        """Return ``(I - U'MU)^-1`` times what there is for each feature."""
+        """Return ``(I - U'MU)^-1`` times an array with a row for each feature."""
         if self._inner.ndim == 1:
             return along / self._inner[:, None]
         return np.asarray(dpotrs(self._inner, along)[0])
 
 
 def _with_diagonal(K: np.ndarray, added: np.ndarray | float) -> np.ndarray:
-    """Add something to the diagonal of K, and return K."""
+    """Add a value or a vector to the diagonal of K in place, and return K."""
     K.flat[:: len(K) + 1] += added
     return K
 
 
 def _inverse(S: np.ndarray, stiff: np.ndarray) -> np.ndarray:
-    """Return the inverse of ``diag(stiff) + S``, scaled to a unit diagonal of stiff between."""
+    """Return the inverse of ``diag(stiff) + S``, computed after scaling ``diag(stiff)`` to I."""
     root = 1 / np.sqrt(stiff)
     factor = _cholesky(_with_diagonal(root[:, None] * S * root, 1.0))
     half = dpotri(factor, overwrite_c=True)[0]
@@ -421,9 +426,10 @@ def _inverse(S: np.ndarray, stiff: np.ndarray) -> np.ndarray:
 
 
 def _cholesky(K: np.ndarray) -> np.ndarray:
-    """Return the upper factor of a symmetric matrix, in its memory.
+    """Return the upper Cholesky factor of a symmetric matrix, computed in place.
 
-    LAPACK is called itself: programs of few features are so small that checks take longer.
+    LAPACK is called directly: for programs with few features SciPy's checks would take longer than
+    the factorization.
     """
     factor, failed = dpotrf(K.T, overwrite_a=True)
     if failed:

@@ -1,7 +1,7 @@
-"""Ridge regressions reweighted towards an l2,1-norm: ``(X'X + beta Delta)^-1 X'F`` three ways.
+"""Reweighted ridge regression for an l2,1-norm: three solvers for ``(X'X + beta Delta)^-1 X'F``.
 
-All three solve in the coordinates ``Delta^1/2 B``, where the matrix is ``Delta^-1/2 X'X
-Delta^-1/2 + beta I``: its condition stays that of the data over beta however large the weights of
+All three solve in the coordinates ``Delta^1/2 B``, where the matrix is ``Delta^-1/2 X'X Delta^-1/2
++ beta I``. Its condition number stays that of the data over beta, however large the weights of
 vanishing rows of B become.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from bigfs.core.errors import ConvergenceError
 from bigfs.solvers.sparserows import SparseRows
 
-# Residuals of the n x n system that conjugate gradients may leave, as shares of the right side, and
-# the products that they may take.
+# Conjugate gradients on the n x n system: tolerance of the residual, relative to the right side,
+# and maximum number of products.
 _DUAL_TOL = 1e-13
 _DUAL_PRODUCTS = 60
 
@@ -32,10 +32,11 @@ def smoothed_l21(B: np.ndarray, epsilon: float) -> float:
 
 
 def _factor(matrix: np.ndarray) -> Any:
-    """Return the Cholesky factor, using the matrix's memory.
+    """Return the Cholesky factor, computed in place.
 
-    A ridge far below the data can vanish in rounding: then the smallest multiple of the rounding
-    error that makes the matrix positive definite is added to its diagonal.
+    A ridge far below the scale of the data can be lost to rounding. In this case the rounding
+    error, times the smallest power of 10 that makes the matrix positive definite, is added to its
+    diagonal.
     """
     from scipy.linalg import LinAlgError, cho_factor
 
@@ -44,8 +45,8 @@ def _factor(matrix: np.ndarray) -> Any:
     added = 0.0
     while True:
         try:
-            # LAPACK overwrites the lower triangle (the upper one of the transpose) only: from
-            # the other the matrix comes back after a failure.
+            # LAPACK overwrites only the lower triangle (the upper one of the transpose): after a
+            # failure the matrix is restored from the other triangle.
             return cho_factor(matrix.T, lower=False, overwrite_a=True, check_finite=False)
         except LinAlgError:
             upper = np.triu(matrix, 1)
@@ -55,12 +56,12 @@ def _factor(matrix: np.ndarray) -> Any:
 
 
 class GramSolver:
-    """Solves from ``G = X'X`` by Cholesky; the last factor is kept.
+    """Solver based on a Cholesky factorization of ``G = X'X``; the last factor is cached.
 
     Parameters
     ----------
     gram : ndarray of shape (n_features, n_features), float64
-        ``X'X``, both triangles.
+        ``X'X``, with both triangles.
     beta : float
     """
 
@@ -82,7 +83,7 @@ class GramSolver:
 
         if self._delta is None or not np.array_equal(delta, self._delta):
             root = 1 / np.sqrt(delta)
-            self._held = None  # its memory is needed for the next one
+            self._held = None  # free the memory for the next factor
             scaled = self._gram * root
             scaled *= root[:, None]
             scaled.flat[:: len(root) + 1] += self._beta
@@ -94,14 +95,14 @@ class GramSolver:
 
 
 def gram_solver_bytes(n_features: int, n_columns: int) -> int:
-    """Return the bytes of `GramSolver`: ``X'X``, its factor, and two more where a factor fails."""
+    """Return the bytes of `GramSolver`: ``X'X``, its factor, and two copies if a factor fails."""
     return 32 * n_features**2 + 32 * n_features * n_columns
 
 
 class KernelSolver:
-    """Solves from the n x n matrix ``X Delta^-1 X'`` where rows are fewer than features.
+    """Solver based on the n x n matrix ``X Delta^-1 X'``, for fewer rows than features.
 
-    Woodbury's identity in the form that cancels nothing:
+    It uses Woodbury's identity in a form that is free of cancellation:
     ``(X'X + beta Delta)^-1 X'F = Delta^-1 X'(X Delta^-1 X' + beta I)^-1 F``.
 
     Parameters
@@ -109,7 +110,7 @@ class KernelSolver:
     X : ndarray of shape (n_samples, n_features), float32 or float64, or SparseRows
     beta : float
     mean : ndarray of shape (n_features,), float64, or None, default=None
-        What is subtracted from the rows of an array.
+        Mean that is subtracted from the rows if X is an array.
     """
 
     def __init__(
@@ -138,9 +139,10 @@ class KernelSolver:
         return B / delta[:, None]
 
     def _iterated(self, delta: np.ndarray, F: np.ndarray) -> np.ndarray | None:
-        """Return ``(X Delta^-1 X' + beta I)^-1 F`` by products with rows that are mostly zeros.
+        """Return ``(X Delta^-1 X' + beta I)^-1 F`` by conjugate gradients, for `SparseRows`.
 
-        Each costs a hundredth of a factor. None if too many would be needed, or for an array.
+        Each product costs a hundredth of a factorization. None if too many would be needed, or if
+        X is an array.
         """
         rows = self._X
         if not isinstance(rows, SparseRows):
@@ -179,7 +181,7 @@ class KernelSolver:
         return total
 
     def _tiles(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield some features at a time in float64, near 8 MB."""
+        """Yield slices of features, and their values in float64, in tiles of about 8 MB."""
         step = _tile_features(len(X))
         for at in range(0, X.shape[1], step):
             part = slice(at, at + step)
@@ -188,14 +190,14 @@ class KernelSolver:
 
 
 def _tile_features(n_samples: int) -> int:
-    """Return how many features are converted to float64 at a time."""
+    """Return the number of features that are converted to float64 at a time."""
     return max(16, 2**20 // n_samples)
 
 
 def kernel_solver_bytes(n_samples: int, n_features: int, n_columns: int) -> int:
-    """Return the bytes that `KernelSolver` needs beside X.
+    """Return the bytes that `KernelSolver` needs in addition to X.
 
-    The n x n matrix with two more like it, where a factor fails; two tiles; the right side and
+    These are the n x n matrix, with two copies if a factor fails; two tiles; the right side and
     the solution.
     """
     tiles = 16 * n_samples * min(n_features, _tile_features(n_samples))
@@ -213,25 +215,26 @@ def conjugate_gradients(
     tol: float,
     max_iter: int,
 ) -> tuple[np.ndarray, int]:
-    """Return ``(X'X + beta Delta)^-1 X'F`` and the products with X'X that it took.
+    """Return ``(X'X + beta Delta)^-1 X'F`` and the number of products with X'X that were needed.
 
-    Preconditioned conjugate gradients on all columns side by side, each with its own steps, so
-    that one product with ``X'X`` (one pass over X) serves them all.
+    Runs preconditioned conjugate gradients on all columns simultaneously, each with its own step
+    sizes, so that one product with ``X'X`` (one pass over X) serves all columns.
 
     Parameters
     ----------
     apply_gram : callable
-        ``V -> X'(X V)`` for V of shape (n_features, n_columns).
+        Function ``V -> X'(X V)`` for V of shape (n_features, n_columns).
     diagonal : ndarray of shape (n_features,), float64
         Diagonal of ``X'X``, for the preconditioner.
     beta : float
     delta : ndarray of shape (n_features,), float64
     xtf : ndarray of shape (n_features, n_columns), float64
     start : ndarray of shape (n_features, n_columns), float64
-        First guess of the solution.
+        Initial value of the solution.
     tol : float
-        Largest residual in the scaled coordinates, as a share of the right side's norm.
+        Tolerance of the residual in the scaled coordinates, relative to the norm of the right side.
     max_iter : int
+        Maximum number of products with ``X'X``.
 
     Raises
     ------

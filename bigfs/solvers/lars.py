@@ -1,9 +1,9 @@
 """LARS with the lasso modification on a Gram matrix (Efron, Hastie, Johnstone, Tibshirani 2004).
 
-The path of ``min_a |y - X a|^2 / 2 + lambda |a|_1`` as lambda falls, from ``G = X'X`` and
-``X'y`` alone. Between two knots the coefficients are linear; at a knot a feature joins the active
-set or, when its coefficient reaches zero, leaves it (section 3.1 of the paper: without this step
-the path is not the lasso's).
+Computes the path of ``min_a |y - X a|^2 / 2 + lambda |a|_1`` for decreasing lambda, from
+``G = X'X`` and ``X'y`` alone. Between two knots the coefficients are linear; at a knot a feature
+joins the active set or, when its coefficient reaches zero, leaves it (section 3.1 of the paper:
+without this step the path is not that of the lasso).
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
-# A squared pivot below this share of the feature's own norm: the active features explain it.
+# A feature whose squared pivot is below this share of its squared norm is explained by the active
+# features.
 _COLLINEAR = 1e-13
 # Features whose squared norm is below this share of the largest are constant.
 _CONSTANT = 1e-20
-# Correlations this close, relative to the largest at the start, are equal.
+# Tolerance for ties of correlations, relative to the largest correlation at the start.
 _TIE = 1e-12
-# Rates of change this close are equal.
+# Tolerance for equal rates of change.
 _RATE = 1e-12
 _BOTH_SIGNS = np.array([[1.0], [-1.0]])
 
 
 @dataclass(frozen=True)
 class LarsPath:
-    """The knot at which a path stopped."""
+    """A lasso path, with the state at the knot at which it stopped."""
 
     coef: np.ndarray  # of shape (n_features,), float64
-    # Of shape (n_active,), int64: active features in the order they joined, those that left again
-    # taken out.
+    # Of shape (n_active,), int64: active features in the order in which they joined, without those
+    # that left again.
     active: np.ndarray
-    n_active: int  # above ``n_nonzero`` only where several features joined at once
-    n_knots: int  # knots passed, the start included
-    lambda_: float  # largest absolute correlation ``|x_j'(y - X a)|`` at the stop
-    # As far as they were asked for: lambda, active features and their coefficients at every knot,
-    # from the start, where no feature is active.
+    n_active: int  # above ``n_nonzero`` only if several features joined at once
+    n_knots: int  # number of knots passed, including the start
+    lambda_: float  # largest absolute correlation ``|x_j'(y - X a)|`` at the last knot
+    # The recorded knots: lambda, active features and their coefficients at every knot from the
+    # start, where no feature is active; see ``keep_knots``.
     knots: list[tuple[float, np.ndarray, np.ndarray]]
 
 
@@ -53,33 +54,38 @@ def lars_path_gram(
     xty : ndarray of shape (n_features,), float64
         ``X'y``.
     n_nonzero : int
-        Size of the active set to stop at, before the next feature joins. The active set is
-        counted, not ``coef != 0``: a coefficient that leaves is about 1e-17 at its knot.
+        Size of the active set at which to stop, before the next feature joins. The active set is
+        counted, not ``coef != 0``: the coefficient of a leaving feature is about 1e-17 at its
+        knot.
     keep_knots : int, default=0
         Record the path until its active set first has this many features; ``n_nonzero`` records
-        all of it. It is linear between two knots.
+        the whole path. The path is linear between two knots.
 
     Returns
     -------
     path : LarsPath
-        At the stop, or at the end of the path if that comes first (then ``lambda_`` is 0).
+        The path up to the knot with ``n_nonzero`` active features, or to its end if that comes
+        first (then ``lambda_`` is 0).
 
     Notes
     -----
-    Solves eq. (3) of the MCFS paper in Gram form. A constant feature never joins; one that the
-    active features explain exactly is left out for as long as they do. Features of equal
-    correlation are one knot: which of them join is settled by pivoting on the lowest index that
-    breaks optimality (Murty 1974), which always ends. Cost: O(n_features) a step for each active
-    feature.
+    Solves eq. (3) of the MCFS paper in Gram form. A constant feature never joins; a feature that
+    the active features explain exactly is left out as long as they do. Features with equal
+    correlation share one knot: which of them join is determined by pivoting on the lowest index
+    that violates optimality (Murty 1974), which always terminates. Cost: O(n_features) per step
+    and active feature.
     """
     return _Path(gram, xty, n_nonzero, keep_knots).run()
 
 
 class _Path:
-    """State between two knots; of what grows with the active set, the first ``k`` entries count."""
+    """State between two knots.
+
+    Only the first ``k`` entries of the arrays that grow with the active set are in use.
+    """
 
     def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int, keep_knots: int) -> None:
-        # Rows are read one by one: of a symmetric matrix, take the view where they are contiguous.
+        # Single rows are read, and the matrix is symmetric: use the view with contiguous rows.
         self.gram = gram.T if gram.flags.f_contiguous else gram
         self.correlation = np.array(xty, dtype=np.float64)
         self.target = n_nonzero
@@ -90,10 +96,10 @@ class _Path:
         room = min(n_nonzero, n_features) + 1
         self.order = np.empty(room, dtype=np.int64)
         self.signs = np.empty(room)
-        # Rows of the Gram matrix of the active features: gathering them anew would cost a knot
-        # more than all else.
+        # Rows of the Gram matrix for the active features: gathering them again at each knot would
+        # cost more than all other operations.
         self.rows = np.empty((room, n_features))
-        # Lower triangle of the Cholesky factor of the active Gram, grown in place.
+        # Lower Cholesky factor of the active Gram matrix, extended in place.
         self.factor = np.zeros((room, room), order="F")
         self.usable = norms > _CONSTANT * max(float(norms.max(initial=0.0)), 0.0)
         self.excluded = np.zeros(n_features, dtype=bool)
@@ -104,18 +110,19 @@ class _Path:
         self.n_knots = 1
         self.keep_knots = keep_knots
         self.knots: list[tuple[float, np.ndarray, np.ndarray]] = []
-        # Of the present active set.
+        # Cached direction and slope of the current active set.
         self.known: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def active(self) -> np.ndarray:
-        """The active features, in the order they joined."""
+        """The active features, in the order in which they joined."""
         return self.order[: self.k]
 
     def run(self) -> LarsPath:
-        """Pivot until the active set fits the knot, then move to the next one."""
+        """Follow the path: pivot until the active set is optimal at a knot, then move on."""
         self._record()
-        # Several times what correlated data take; a path cut here is optimal at its level.
+        # This limit is several times what correlated data need; a path that is cut off here is
+        # still optimal at its level.
         for _ in range(64 * self.target + 1024):
             if self.level <= _TIE * self.scale:
                 self.level = 0.0
@@ -130,7 +137,7 @@ class _Path:
                 self._move(direction, slope)
                 self.n_knots += 1
                 self._record()
-                # Where one leaves, fewer than the target may be active.
+                # If features left at this knot, fewer than the target may be active.
                 if self.k >= self.target:
                     break
         return LarsPath(self.coef, self.active.copy(), self.k, self.n_knots, self.level, self.knots)
@@ -143,22 +150,26 @@ class _Path:
                 self.keep_knots = 0
 
     def _solved(self, right: np.ndarray, trans: int = 0) -> np.ndarray:
-        """Solve with the factor of the active Gram, or its transpose, where it lies."""
+        """Solve with the factor of the active Gram matrix or its transpose, without copying it."""
         return np.asarray(dtrtrs(self.factor[:, : self.k], right, lower=1, trans=trans)[0])
 
     def _direction(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the change of the active coefficients, and of all correlations, with lambda."""
+        """Return the rates of change of the active coefficients and of all correlations.
+
+        Rates are per decrease of lambda.
+        """
         k = self.k
         if not k:
             return np.zeros(0), np.zeros(len(self.coef))
         if self.known is None:
             direction = self._solved(self._solved(self.signs[:k]), trans=1)
-            # As the active correlations fall by t, every feature's falls by t times this.
+            # When the active correlations decrease by t, that of each feature decreases by t times
+            # the second array.
             self.known = direction, direction @ self.rows[:k]
         return self.known
 
     def _pivot(self, direction: np.ndarray, slope: np.ndarray) -> int | None:
-        """Return the lowest feature that must join or leave before the path can move on."""
+        """Return the lowest feature that must join or leave before the path can continue."""
         tied = np.abs(self.correlation) >= self.level - _TIE * self.scale
         tied &= self.free
         joining = tied.nonzero()[0]
@@ -174,7 +185,7 @@ class _Path:
         return int(joining.min()) if len(joining) else None
 
     def _flip(self, feature: int) -> None:
-        """Let a feature join, or leave if it is active."""
+        """Add a feature to the active set, or remove it if it is active."""
         if self.usable[feature] and not self.free[feature]:
             self._shrink(int((self.active == feature).nonzero()[0][0]))
         elif not self._grow(feature):
@@ -182,7 +193,7 @@ class _Path:
             self.free[feature] = False
 
     def _grow(self, feature: int) -> bool:
-        """Add a row to the factor; refuse a feature that the active ones explain."""
+        """Add a row to the factor; return False if the active features explain the feature."""
         k = self.k
         row = self.gram[feature]
         norm = float(row[feature])
@@ -206,19 +217,20 @@ class _Path:
         return True
 
     def _move(self, direction: np.ndarray, slope: np.ndarray) -> None:
-        """Go to the next knot; take out the features whose coefficients end there."""
+        """Move to the next knot, and remove the features whose coefficients reach zero there."""
         step, leaving = self._step(direction, slope)
         self.coef[self.active] += step * direction
         self.correlation -= step * slope
         self.level = max(self.level - step, 0.0)
-        # The active correlations are equal by construction: keep rounding from spreading them.
+        # The active correlations are equal by construction; reset them so that rounding errors do
+        # not accumulate.
         self.correlation[self.active] = self.level * self.signs[: self.k]
         for position in leaving[::-1]:
             self.coef[self.order[position]] = 0.0
             self._shrink(int(position))
 
     def _step(self, direction: np.ndarray, slope: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the length to the next knot and the positions in the active set that leave."""
+        """Return the step length to the next knot, and the active positions that leave there."""
         rate, gap, length = self.work
         np.multiply(_BOTH_SIGNS, slope, out=rate)
         slower = rate < 1.0 - _RATE
@@ -254,7 +266,7 @@ class _Path:
             L[i : k - 1, i] = c * left + s * right
             L[i : k - 1, i + 1] = c * right - s * left
         L[:k, k - 1] = 0.0
-        # What was explained before may not be any more.
+        # Features that were explained by the active ones may no longer be.
         self.excluded[:] = False
         self.free[:] = self.usable
         for values in (self.order, self.signs, self.rows):

@@ -1,6 +1,6 @@
-"""Curves over nested selections: explained variance, and neighbors kept.
+"""Curves over nested selections: explained variance and preserved neighbors.
 
-Everything follows from the products of the selected columns with all columns, or from the rows of a
+They are computed from the products of the selected columns with all columns, or from the rows of a
 sample; no I/O, no Dask.
 """
 
@@ -8,34 +8,35 @@ from __future__ import annotations
 
 import numpy as np
 
-# A column whose rest is a smaller share of it than this adds nothing but rounding.
+# A column whose squared residual is at most this share of its squared norm is considered dependent
+# on the previous ones, because the residual may be only rounding error.
 _DEPENDENT = 1e-10
-# Squared distances that differ by less, as a share of the largest, are equal.
+# Squared distances that differ by less than this share of the largest are ties.
 _ROUNDING = 1e-12
 
 
 def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the squares of all columns that each one of a path explains beyond those before it.
+    """Return the sum of squares of every column that each step of a path explains additionally.
 
     Parameters
     ----------
     cross : ndarray of shape (n_order, n_columns), float64
         ``Z_S'Z``: products of the centered columns S of the path, in its order, with all columns.
-        In C order it is overwritten by what is returned.
+        A C-ordered array is overwritten with the result.
     order : ndarray of shape (n_order,), int
-        Places of S among the columns.
+        Indices of S among the columns.
 
     Returns
     -------
     gains : ndarray of shape (n_order, n_columns), float64
-        Squares of the projections of the columns on the orthonormal basis of the path: their sums
-        over the first m rows are what the first m explain. 0 for a column that depends on those
-        before it.
+        Squared projections of the columns onto the orthonormal basis of the path: the sum over the
+        first m rows is what the first m columns of the path explain. Rows of path columns that
+        depend on the previous ones are 0.
 
     Notes
     -----
-    With ``G = R'R`` the Cholesky factors of ``Z_S'Z_S``, these are the squares of
-    ``R^-T Z_S'Z``, row after row.
+    With ``G = R'R`` the Cholesky factorization of ``Z_S'Z_S``, these are the squares of
+    ``R^-T Z_S'Z``.
     """
     cross = np.ascontiguousarray(cross)
     least = _DEPENDENT * cross[np.arange(len(order)), order]
@@ -44,14 +45,17 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _explain(cross: np.ndarray, order: np.ndarray, least: np.ndarray, begin: int, end: int) -> None:
-    """Divide some rows by the factor of their columns: halves, so that most is one product."""
+    """Solve with the Cholesky factor for the rows ``begin`` to ``end``, in place.
+
+    The rows are halved recursively, so that most of the work is matrix products.
+    """
     from scipy.linalg.blas import dgemm
 
     if end - begin > 1:
         middle = (begin + end) // 2
         _explain(cross, order, least, begin, middle)
         before, rest = cross[begin:middle], cross[middle:end]
-        # Rows in C order are columns in Fortran order: the product is added in place.
+        # The transpose of C-ordered rows is in Fortran order: BLAS adds the product in place.
         dgemm(-1.0, before.T, before[:, order[middle:end]], beta=1.0, c=rest.T, overwrite_c=1)
         _explain(cross, order, least, middle, end)
     elif end > begin:
@@ -62,25 +66,26 @@ def _explain(cross: np.ndarray, order: np.ndarray, least: np.ndarray, begin: int
 def explained_others(
     gains: np.ndarray, order: np.ndarray, squares: np.ndarray, n: int
 ) -> np.ndarray:
-    """Return the share of the other columns that the first 1, 2, ... explain, beyond chance.
+    """Return the share of the other columns that the first 1, 2, ... columns explain beyond chance.
 
-    A column explains itself, whatever it carries, so that does not count; nor does what a column
-    of noise over ``n`` rows would explain of the others.
+    The variance of the selected columns themselves is not counted, because a column always
+    explains itself; the variance that a column of noise over ``n`` rows would explain of the
+    others is subtracted.
 
     Parameters
     ----------
     gains : ndarray of shape (n_order, n_columns)
-        As `explained_by` returns them.
+        Gains returned by `explained_by`.
     order : ndarray of shape (n_order,), int
     squares : ndarray of shape (n_columns,)
         Squared norms of the centered columns.
     n : int
-        Rows.
+        Number of rows.
 
     Returns
     -------
     shares : ndarray of shape (n_order,), float64
-        Of the sum of ``squares``.
+        Cumulative shares of the sum of ``squares``.
     """
     steps = np.arange(len(order))
     own = gains[steps, order]
@@ -91,7 +96,10 @@ def explained_others(
 
 
 def squared_distances(gram: np.ndarray) -> np.ndarray:
-    """Return the squared distances of all pairs of rows from their products, (n_rows, n_rows)."""
+    """Return the squared distances of all pairs of rows, (n_rows, n_rows), from their products.
+
+    The diagonal is infinite.
+    """
     squares = gram.diagonal()
     distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
     np.fill_diagonal(distances, np.inf)
@@ -99,26 +107,26 @@ def squared_distances(gram: np.ndarray) -> np.ndarray:
 
 
 def kth_smallest(distances: np.ndarray, k: int) -> np.ndarray:
-    """Return the k-th smallest value of each row, a little enlarged, shape (n_rows, 1)."""
+    """Return the k-th smallest value of each row plus a rounding tolerance, shape (n_rows, 1)."""
     finite = distances[np.isfinite(distances)]
     return np.partition(distances, k - 1, axis=1)[:, k - 1 : k] + _ROUNDING * finite.max(initial=0)
 
 
 def neighbors_kept(distances: np.ndarray, near: np.ndarray, k: int) -> np.ndarray:
-    """Return the share of its true neighbors that each row keeps among its k nearest.
+    """Return the share of the true neighbors of each row that are among its k nearest rows.
 
     Parameters
     ----------
     distances : ndarray of shape (n_rows, n_rows), float64
-        Squared distances in some columns, infinite on the diagonal.
+        Squared distances in the selected columns, infinite on the diagonal.
     near : ndarray of shape (n_rows, n_rows), bool
-        Rows that are as near as the k-th neighbor in all columns.
+        True neighbors: rows at most as far as the k-th neighbor in all columns.
     k : int
 
     Returns
     -------
     shares : ndarray of shape (n_rows,), float64
-        In the mean over the orders that rows of equal distance can have.
+        Shares, averaged over all orders of rows with equal distance.
     """
     reach = kth_smallest(distances, k)
     within = distances <= reach

@@ -1,4 +1,4 @@
-"""One step of EM for a mixture of Gaussians with feature saliency, on rows in memory.
+"""EM step for a Gaussian mixture with feature saliency, on rows in memory.
 
 Features are standardized: each has mean 0 and variance 1 over all rows.
 """
@@ -10,32 +10,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 LOG_2PI = float(np.log(2 * np.pi))
-# Rows that a component's feature must be relevant for, at least, for its mean to move.
+# Means and variances are updated only if the sum of the relevances exceeds this number of rows.
 _LEAST_MASS = 1e-8
-# What rows exceed a number of parameters by counts as nothing up to here. Where each row is all of
-# one kind the sums are whole numbers, and rounding would decide.
+# An excess of rows over a number of parameters up to this value is treated as zero. If all
+# responsibilities are 0 or 1, the sums are whole numbers, and rounding errors would decide.
 _EXCESS = 1e-6
-# Entries of the relevances that are alive at once.
+# Number of entries of the relevances in memory at once.
 _TILE = 2**21
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parameters; features of saliency zero are no longer among them."""
+    """Parameters of a mixture; features with a saliency of zero have been removed."""
 
     weights: np.ndarray  # of shape (n_clusters,), float64: alpha
-    # Of shape (n_clusters, n_live), float64: theta: of a feature within a component, where it is
-    # relevant.
+    # theta, of shape (n_clusters, n_live), float64: mean and variance of a feature within a
+    # component, if it is relevant.
     mean: np.ndarray
     variance: np.ndarray
-    # Of shape (n_live,), float64: lambda: of a feature where it is not.
+    # lambda, of shape (n_live,), float64: mean and variance of a feature if it is not relevant.
     common_mean: np.ndarray
     common_variance: np.ndarray
     saliency: np.ndarray  # of shape (n_live,), float64: rho, in (0, 1]
-    live: np.ndarray  # of shape (n_live,), int64: which features these are
+    live: np.ndarray  # of shape (n_live,), int64: indices of these features
 
     def without(self, component: int) -> Mixture:
-        """Return the mixture without a component, the other weights in proportion."""
+        """Return the mixture without a component; the other weights are rescaled to sum to 1."""
         weights = np.delete(self.weights, component)
         return replace(
             self,
@@ -47,13 +47,13 @@ class Mixture:
 
 @dataclass
 class Expectations:
-    """Sums over rows of what the E-step finds."""
+    """Sums over rows of the results of the E-step."""
 
     log_likelihood: float  # of the live features
-    # Of shape (n_clusters,), float64: expected rows of each component, the sums of w.
+    # Of shape (n_clusters,), float64: expected number of rows of each component, the sums of w.
     rows: np.ndarray
     relevant: np.ndarray  # of shape (3, n_clusters, n_live), float64: sums of u, u z and u z^2
-    # Of shape (3, n_live), float64: sums of v, v z and v z^2 over the components too.
+    # Of shape (3, n_live), float64: sums of v, v z and v z^2, also over the components.
     common: np.ndarray
 
     def add(self, other: Expectations) -> Expectations:
@@ -66,21 +66,21 @@ class Expectations:
 
 
 def tile_rows(mixture: Mixture) -> int:
-    """Return how many rows the E-step takes at a time."""
+    """Return the number of rows that the E-step processes at a time."""
     return max(16, _TILE // max(1, mixture.mean.size))
 
 
 def expectation(Z: np.ndarray, mixture: Mixture) -> tuple[Expectations, np.ndarray]:
-    """Return the sums of the E-step over some rows, and each row's most likely component.
+    """Return the sums of the E-step over the given rows, and each row's most likely component.
 
-    With ``a = rho p(z | theta_j)``, ``b = (1 - rho) q(z | lambda)``: u is ``w a / (a + b)`` and
-    v is ``w - u``, where w is in proportion to alpha times the product of ``a + b``. All of it
-    comes from ``log a - log b``, a polynomial of degree 2 in z.
+    With ``a = rho p(z | theta_j)`` and ``b = (1 - rho) q(z | lambda)``, u is ``w a / (a + b)`` and
+    v is ``w - u``, where w is proportional to alpha times the product of ``a + b`` over the
+    features. All are computed from ``log a - log b``, a polynomial of degree 2 in z.
 
     Parameters
     ----------
     Z : ndarray of shape (n_rows, n_live), float64
-        Standardized; a few tiles at most.
+        Standardized rows; a few tiles at most.
     mixture : Mixture
 
     Returns
@@ -90,7 +90,7 @@ def expectation(Z: np.ndarray, mixture: Mixture) -> tuple[Expectations, np.ndarr
     """
     squares = Z**2
     pure = mixture.saliency == 1
-    # Of a feature that is always relevant b is zero: q stands in for it and cancels.
+    # For a feature that is always relevant b is zero: q is used in its place and cancels.
     absent = np.where(pure, 0.0, np.log1p(-np.where(pure, 0.0, mixture.saliency)))
     backdrop = _log_normal(Z, squares, mixture.common_mean, mixture.common_variance, absent)
     k = len(mixture.weights)
@@ -129,7 +129,7 @@ def _log_normal(
     variance: np.ndarray,
     log_share: np.ndarray,
 ) -> np.ndarray:
-    """Return the log density of every entry, with the log of its share added."""
+    """Return the log density of every entry plus ``log_share``."""
     constant = log_share - 0.5 * (LOG_2PI + np.log(variance) + mean**2 / variance)
     out = squares * (-0.5 / variance)
     out += Z * (mean / variance)
@@ -140,12 +140,13 @@ def _log_normal(
 def maximization(
     sums: Expectations, mixture: Mixture, min_clusters: int, least_variance: float
 ) -> Mixture:
-    """Return the parameters of the M-step, where components and features may drop out.
+    """Return the parameters of the M-step, which may remove components and features.
 
-    The weight of a component is what its rows exceed half its number of parameters by. Where
-    that is nothing for several at once, only the weakest goes, and the others keep their share:
-    its rows may save them. The weakest goes too where no feature would be left: a feature needs
-    more rows than there are components.
+    The weight of a component is proportional to the excess of its number of rows over half its
+    number of parameters. If this is zero for several components, only the weakest is removed and
+    the others get weights proportional to their rows, because its rows may save them. The weakest
+    is also removed if no feature would be left, since a feature needs more relevant rows than
+    there are components.
     """
     k, d = mixture.mean.shape
     rows = sums.rows
@@ -165,7 +166,7 @@ def maximization(
     either = inside + outside
     is_known = (either > 0) & (not is_lost or k <= min_clusters)
     saliency = np.where(is_known, inside / np.where(is_known, either, 1), mixture.saliency)
-    # What is certain stays so; its other density is of no more use.
+    # A saliency of 1 stays 1; the common density is no longer used then.
     pure = (saliency == 1) | (mixture.saliency == 1)
     saliency[pure] = 1.0
     live = saliency > 0
@@ -181,7 +182,7 @@ def maximization(
 
 
 def _beyond(mass: np.ndarray, n_parameters: int) -> np.ndarray:
-    """Return how far the number of rows exceeds a number of parameters, or zero."""
+    """Return the excess of ``mass`` over the number of parameters, or zero if there is none."""
     exceed = mass - n_parameters
     return np.where(exceed > _EXCESS, exceed, 0.0)
 
@@ -189,7 +190,7 @@ def _beyond(mass: np.ndarray, n_parameters: int) -> np.ndarray:
 def _moments(
     sums: np.ndarray, mean: np.ndarray, variance: np.ndarray, least_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and variances from weighted sums; the old ones where there is no weight."""
+    """Return means and variances from weighted sums; the former ones if there is no weight."""
     enough = sums[0] > _LEAST_MASS
     mass = np.where(enough, sums[0], 1.0)
     new_mean = sums[1] / mass
@@ -205,11 +206,11 @@ def message_length(
     Parameters
     ----------
     log_likelihood : float
-        Of the live features.
+        Log-likelihood of the live features.
     mixture : Mixture
     n_samples : int
     n_features : int
-        With those of saliency zero, which are standard normal.
+        Number of features including those with a saliency of zero, which are standard normal.
     """
     k, d = mixture.mean.shape
     dead = -0.5 * n_samples * (LOG_2PI + 1) * (n_features - d)
@@ -225,9 +226,10 @@ def message_length(
 
 
 def information(mixture: Mixture) -> np.ndarray:
-    """Return how much the components differ from all rows together, per live feature, in nats.
+    """Return the divergence of the components from all rows, per live feature, in nats.
 
-    The mean divergence of a component's density from the standard normal one.
+    This is the weighted mean of the divergences of the components' densities from the standard
+    normal density.
     """
     gap = 0.5 * (mixture.variance + mixture.mean**2 - 1 - np.log(mixture.variance))
     return np.asarray(mixture.weights @ gap)

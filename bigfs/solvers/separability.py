@@ -1,27 +1,28 @@
 """Separability of clusters in feature subsets, from counts, means and covariances.
 
-The criteria of localized feature selection (Li, Dong, Hua 2008) and of the global one they start
-from (Dy, Brodley 2004). Leading axes are batches, such as candidates or jackknife replicates.
+Implements the criteria of localized feature selection (Li, Dong, Hua 2008) and of the global method
+it builds on (Dy, Brodley 2004). Leading axes are batches, such as candidates or jackknife
+replicates.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# A correlation matrix whose smallest squared pivot is below this counts as singular.
+# A correlation matrix whose smallest squared pivot is below this is considered singular.
 SINGULAR_PIVOT = 1e-10
-# A variance below this share of the mean square is what rounding leaves of equal values.
+# A variance of at most this share of the squared mean is the rounding error of equal values.
 ROUNDING = 1e-12
-# Digits of a log ratio or of evidence that count: candidates often are equal but for rounding.
+# Decimals to which log ratios and evidences are rounded: candidates often differ only by rounding.
 DIGITS = 8
-# A feature's variance in a cluster is not taken for smaller than this share of its total one.
+# Lower bound of a feature's variance within a cluster, as a share of its total variance.
 _VARIANCE_FLOOR = 1e-4
 
 
 def covariance(counts: np.ndarray, sums: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return covariances (divisor n) of shape (..., d, d) from counts, sums and products.
 
-    The variance of equal values is zero, whatever rounding leaves of it.
+    The variance of equal values is set to exactly zero, without rounding errors.
     """
     n = np.maximum(np.asarray(counts, dtype=np.float64), 1)[..., None]
     mean = sums / n
@@ -40,9 +41,9 @@ def variance(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.nd
 
 
 def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
-    """Return whether a covariance of ``count`` rows is singular in a subset, or nearly so.
+    """Return True if a covariance of ``count`` rows is singular or nearly singular in a subset.
 
-    Of several covariances, shape (..., d, d): whether any of them is.
+    For several covariances, of shape (..., d, d), return True if any of them is.
     """
     from scipy.linalg.lapack import dpstrf
 
@@ -52,7 +53,7 @@ def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
         return True
     scale = 1 / np.sqrt(variances)
     matrices = (within * scale[..., :, None] * scale[..., None, :]).reshape(-1, *within.shape[-2:])
-    # The largest pivot comes first: the last one is then nearly as small as the least eigenvalue.
+    # With pivoting, the last pivot is almost as small as the smallest eigenvalue.
     return any(dpstrf(matrix, tol=SINGULAR_PIVOT)[2] < len(subset) for matrix in matrices)
 
 
@@ -64,18 +65,18 @@ def log_separability(
     Parameters
     ----------
     counts : ndarray of shape (..., n_clusters)
-        Weights ``pi_i`` are counts divided by their sum: clusters may overlap.
+        Row counts. The weights ``pi_i`` are counts divided by their sum, as clusters may overlap.
     means : ndarray of shape (..., n_clusters, n_features)
     within : ndarray of shape (..., n_features, n_features) or (..., n_features)
-        Covariance S_w of a cluster, or the pooled one; or its diagonal: then traces are used. It
-        has the same leading axes as ``means``.
+        Covariance S_w of a cluster, or the pooled covariance; or its diagonal, in which case traces
+        are used. It has the same leading axes as ``means``.
     subset : ndarray of shape (..., n_features), bool
-        It may have leading axes of its own.
+        Mask of the features; it may have leading axes of its own.
 
     Returns
     -------
     values : ndarray of shape (...,)
-        NaN where the cluster has no extent in the subset, -inf where all means are equal.
+        NaN if the cluster has no variance in the subset, -inf if all means are equal.
     """
     share = counts / counts.sum(axis=-1, keepdims=True)
     away = means - (share[..., None] * means).sum(axis=-2, keepdims=True)
@@ -85,12 +86,12 @@ def log_separability(
             extent = (within * subset).sum(axis=-1)
             between = (share[..., None] * away**2).sum(axis=(-2, -1))
             return np.asarray(np.log(between / np.where(extent > 0, extent, np.nan)))
-        # Features outside the subset are made independent of those in it.
+        # Features outside the subset are decoupled from those in it.
         inner = np.where(subset[..., :, None] & subset[..., None, :], within, 0.0)
         inner = inner + ~subset[..., None] * np.eye(subset.shape[-1])
         try:
             solved = np.linalg.solve(inner, np.swapaxes(away, -1, -2))
-        except np.linalg.LinAlgError:  # a jackknife replicate may be singular where all is not
+        except np.linalg.LinAlgError:  # a jackknife replicate may be singular
             return np.full(inner.shape[:-2], np.nan)
         traces = (np.swapaxes(away, -1, -2) * solved).sum(axis=-2)
         return np.asarray(np.log((share * traces).sum(axis=-1)))
@@ -99,21 +100,21 @@ def log_separability(
 def feature_separability(
     counts: np.ndarray, means: np.ndarray, variances: np.ndarray
 ) -> np.ndarray:
-    """Return the variance between clusters over that within, of each feature alone.
+    """Return the ratio of the variance between clusters to that within, for each feature alone.
 
     Parameters
     ----------
     counts : ndarray of shape (n_clusters,)
     means : ndarray of shape (n_clusters, n_features)
-        About the data's origin.
+        Cluster means, relative to the origin of the data.
     variances : ndarray of shape (n_features,)
-        Within the cluster that is looked at, or pooled.
+        Variances within the cluster of interest, or pooled.
     """
     share = counts / counts.sum()
     between = share @ (means - share @ means) ** 2
-    # Equal means differ by rounding.
+    # Equal means may differ by rounding errors.
     between[between <= ROUNDING * (share @ means**2)] = 0.0
-    # Where nothing varies within, all that is between counts.
+    # If there is no variance within, the ratio is large but finite.
     within = np.maximum(variances, ROUNDING * between)
     return np.divide(between, within, out=np.zeros_like(between), where=within > 0)
 
@@ -124,7 +125,7 @@ def overlap_measure(shared: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     shared : ndarray of shape (..., n_clusters, n_clusters)
-        Rows that two clusters share; sizes on the diagonal.
+        Numbers of rows that two clusters share, with the cluster sizes on the diagonal.
     """
     sizes = np.diagonal(shared, axis1=-2, axis2=-1)
     mean = (sizes[..., :, None] + sizes[..., None, :]) / 2
@@ -135,7 +136,7 @@ def overlap_measure(shared: np.ndarray) -> np.ndarray:
 def without_each(parts: np.ndarray) -> np.ndarray:
     """Return the totals without each part in turn, along the first axis.
 
-    The others are added up: subtracting a part from the total would leave rounding behind.
+    The other parts are summed: subtracting a part from the total would cause cancellation.
     """
     totals = np.zeros_like(parts)
     np.cumsum(parts[:-1], axis=0, out=totals[1:])
@@ -155,13 +156,15 @@ def jackknife_error(replicates: np.ndarray) -> float:
 def tells_cluster(
     counts: np.ndarray, means: np.ndarray, variances: np.ndarray, total: np.ndarray, n: float
 ) -> np.ndarray:
-    """Return in which features the rows of clusters have another normal law than all rows (BIC).
+    """Return the features in which a cluster's normal distribution differs from that of all rows.
+
+    Distributions differ if BIC prefers separate means and variances.
 
     Parameters
     ----------
     counts : ndarray of shape (n_clusters,)
     means, variances : ndarray of shape (n_clusters, n_features)
-        Of the clusters, about the mean of all rows.
+        Means of the clusters relative to the mean of all rows, and their variances.
     total : ndarray of shape (n_features,)
         Variances of all rows.
     n : float
@@ -171,31 +174,38 @@ def tells_cluster(
     -------
     tells : ndarray of shape (n_clusters, n_features), bool
     """
-    varies = total > 0  # a constant feature tells nothing
+    varies = total > 0  # constant features are never informative
     total = np.where(varies, total, 1.0)
     within = np.where(varies, np.maximum(variances, _VARIANCE_FLOOR * total), 1.0)
     gain = counts[:, None] / 2 * (np.log(total / within) + (within + means**2) / total - 1)
-    return np.asarray(gain > np.log(n))  # two parameters
+    return np.asarray(gain > np.log(n))  # the BIC penalty of two parameters
 
 
 def evidence(
     counts: np.ndarray, variances: np.ndarray, total: np.ndarray, subsets: np.ndarray
 ) -> float:
-    """Return how much better a localized clustering describes the rows than no clusters do.
+    """Return the evidence for a localized clustering compared with no clusters (BIC), in nats.
 
-    The log likelihood of each row under its cluster's own normal law in the features the cluster
-    keeps, against the law of all rows in them, less the price of the labels and of the parameters
-    (BIC). It compares solutions whose clusters keep different numbers of features.
+    This is the log-likelihood of each row under the normal distribution of its cluster, in the
+    features that the cluster keeps, minus that under the distribution of all rows in these
+    features, minus the penalties for the labels and for the parameters. It can compare solutions
+    whose clusters keep different numbers of features.
 
     Parameters
     ----------
     counts : ndarray of shape (n_clusters,)
-        Rows of each label.
+        Number of rows of each label.
     variances : ndarray of shape (n_clusters, n_features)
-        Within each label.
+        Variances within each label.
     total : ndarray of shape (n_features,)
         Variances of all rows.
     subsets : ndarray of shape (n_clusters, n_features), bool
+        Features that each cluster keeps.
+
+    Returns
+    -------
+    evidence : float
+        -inf if a label has fewer than two rows.
     """
     n, value = counts.sum(), 0.0
     for count, variance, subset in zip(counts, variances, subsets, strict=True):

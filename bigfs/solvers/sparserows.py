@@ -1,4 +1,4 @@
-"""Products of rows that are mostly zeros, centered without filling the zeros in."""
+"""Products of rows that are mostly zeros, centered without making them dense."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from bigfs.core.threads import compiled
 
-# What a stage loads whose rows may be mostly zeros.
+# Modules that a stage loads if its rows may be mostly zeros.
 LOADS = ("bigfs.solvers.sparserows",)
-# Groups whose means are products of dense arrays, which are faster than sparse ones.
+# Up to this number of groups, the means are computed with dense arrays, which are faster.
 _FEW = 16
-# Columns worked on at a time.
+# Number of columns processed at a time.
 _STRIP = 256
 
 
@@ -26,8 +26,11 @@ def _add_products(
     others: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """Add the products of all pairs of rows: the entries by rows, and by features."""
-    first = feature_starts[:-1].copy()  # of each feature, the entry of the current row
+    """Add the weighted products of all pairs of rows to ``total``; compiled by numba.
+
+    The entries are passed twice, in CSR form by rows and by features.
+    """
+    first = feature_starts[:-1].copy()  # for each feature, its first entry from the current row on
     for i in range(len(total)):
         products = total[i]
         for entry in range(row_starts[i], row_starts[i + 1]):
@@ -42,23 +45,23 @@ def _add_products(
 
 
 def warm_up() -> None:
-    """Load numba and the compiled loop: part of a process, not of a task."""
+    """Load numba and the compiled loop, once per process instead of within a task."""
     from scipy.sparse import csr_array
 
     SparseRows(csr_array(np.eye(2))).products(np.ones(2))
 
 
 class SparseRows:
-    """Few rows in CSR form, less the mean of their group.
+    """Few rows in CSR form, minus the mean of their group.
 
-    Means are taken away from products of rows: features should be zero in half of the rows, or
-    centered, for then these are not small beside the mean's.
+    The means are subtracted from products of the rows. To avoid cancellation, features should be
+    zero in at least half of the rows, or centered.
 
     Parameters
     ----------
     entries : csr_array of shape (n_samples, n_features), float64
     groups : ndarray of shape (n_samples,), int, or None, default=None
-        The group of each row, numbered from 0. None: nothing is subtracted.
+        Group of each row, numbered from 0. None: nothing is subtracted.
     """
 
     def __init__(self, entries: Any, groups: np.ndarray | None = None) -> None:
@@ -69,7 +72,7 @@ class SparseRows:
             entries.sum_duplicates()
         self.shape: tuple[int, int] = entries.shape
         self._entries, self._by_feature = entries, entries.T.tocsr()
-        # Of shape (n_samples, n_groups): orthonormal columns.
+        # Of shape (n_samples, n_groups), with orthonormal columns.
         self.members: Any = None
         if groups is not None:
             share = 1 / np.sqrt(np.bincount(groups))
@@ -77,7 +80,7 @@ class SparseRows:
             self.members = members.toarray() if len(share) <= _FEW else members
 
     def products(self, weights: np.ndarray) -> np.ndarray:
-        """Return the products of all pairs of rows with weights of the features, (n, n)."""
+        """Return the products of all pairs of rows with weighted features, (n, n)."""
         rows, columns = self._entries, self._by_feature
         total = np.zeros((self.shape[0], self.shape[0]))
         compiled(_add_products)(
@@ -87,7 +90,7 @@ class SparseRows:
         return self._centered(self._centered(total).T)
 
     def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return some columns, less the means of the groups, shape (n_samples, n_columns)."""
+        """Return the given columns minus the group means, shape (n_samples, n_columns)."""
         return self._centered(self._by_feature[features].toarray().T)
 
     def squares(self) -> np.ndarray:
@@ -99,9 +102,9 @@ class SparseRows:
         return np.asarray(total)
 
     def product_squares(self) -> np.ndarray:
-        """Return the squared norms of the columns' products with all columns, (n_features,).
+        """Return the sums of the squared products of each column with all columns, (n_features,).
 
-        Groups must be few, as for centered rows.
+        There must be few groups (at most `_FEW`), as for centered rows.
         """
         from scipy.linalg.blas import dgemm
 
@@ -122,7 +125,8 @@ class SparseRows:
                 m = means[begin:]
                 dgemm(-1.0, m, m[:size], beta=1.0, c=gram.T, trans_b=1, overwrite_c=1)
             norms[begin : begin + size] += np.einsum("ij,ij->i", gram, gram)
-            # The products are those of both columns; later strips leave them out.
+            # The products are symmetric: add them for the later columns, too, whose strips then
+            # leave them out.
             norms[begin + size :] += np.einsum("ij,ij->j", gram[:, size:], gram[:, size:])
         return norms
 
@@ -135,7 +139,7 @@ class SparseRows:
         return np.asarray(self._by_feature @ self._centered(F.copy()))
 
     def _centered(self, F: np.ndarray) -> np.ndarray:
-        """Return F less the means of the groups, in its memory."""
+        """Subtract the group means from F in place, and return F."""
         if self.members is not None:
             F -= self.members @ (self.members.T @ F)
         return F

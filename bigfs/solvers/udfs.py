@@ -1,4 +1,4 @@
-"""Solvers of UDFS: a neighborhood's discriminative matrix, the l2,1-penalized eigenproblem."""
+"""Solvers of UDFS: discriminative matrix of a neighborhood, and l2,1-penalized eigenproblem."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from bigfs.core.errors import NumericalError
 from bigfs.solvers.l21 import row_weights, smoothed_l21
 from bigfs.solvers.sparserows import SparseRows
 
-# Rows of B below its root count as empty; it keeps the weights finite.
+# Added to the squared norms of the rows of B, to keep the weights finite; rows with a norm below
+# its square root are practically zero.
 _EPSILON = 1e-16
-# Matrices of n_features^2 alive at once: M, its reweighted copy, an eigensolver's workspace.
+# Matrices of n_features^2 in memory at once: M, its reweighted copy, the eigensolver's workspace.
 N_MATRICES = 4
-# Matrices of n_samples x n_features alive at once where M is kept as a product.
+# Matrices of n_samples x n_features in memory at once if M is kept in product form.
 N_ROW_MATRICES = 6
 # An eigenvalue of M below this share of the largest is zero.
 _NULL = 1e-10
-# A change of an inverse by less than this share is left out.
+# Changes of an inverse by less than this share are neglected.
 _NEGLIGIBLE = 1e-7
-# Of the first eigenproblem of a product: its solution only has to be a start.
+# Tolerance of the first eigenproblem in product form, whose solution is only a start.
 _START_TOL = 1e-3
-# Share of what is not in the last solution where a Lanczos iteration begins.
+# Share of a random vector in the start of a Lanczos iteration, relative to the last solution.
 _OTHER = 0.01
 
 
 def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
     """Return R with ``R'R = Z'(Z Z' + ridge I)^-1 Z``, for each of several neighborhoods.
 
-    From the eigenvectors of ``Z Z'``, which is singular for centered rows: nothing is inverted
-    but its eigenvalues with the ridge added.
+    R is computed from the eigenvectors of ``Z Z'``, which is singular for centered rows: only its
+    eigenvalues plus the ridge are inverted.
 
     Parameters
     ----------
@@ -55,21 +56,22 @@ class SparseBasis:
     """The result of `sparse_basis`."""
 
     B: np.ndarray  # of shape (n_features, n_columns), float64: orthonormal columns
-    # Of shape (n_iter,), float64: after each iteration; it never rises, but for rounding.
+    # Of shape (n_iter,), float64: value after each iteration; apart from rounding it never rises.
     objective: np.ndarray
     converged: bool
 
 
 @dataclass(frozen=True)
 class DenseForm:
-    """M itself, (n_features, n_features), float64."""
+    """M as a dense matrix."""
 
-    M: np.ndarray
+    M: np.ndarray  # of shape (n_features, n_features), float64
 
     def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return the diagonal to begin with: ones, as in the paper.
+        """Return the initial diagonal: ones, as in the paper.
 
-        Where M vanishes on more dimensions than columns are wanted, it is that of `ProductForm`.
+        If the null space of M has more than ``n_columns`` dimensions, the diagonal is that of
+        `ProductForm`.
         """
         values = np.linalg.eigvalsh(self.M)
         n_null = int((values < _NULL * values[-1]).sum())
@@ -79,7 +81,7 @@ class DenseForm:
         return _null_weights(np.einsum("ij,ij->i", null, null), n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
-        """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to."""
+        """Return the eigenvectors of the smallest eigenvalues of ``M + diag(added)``."""
         return _smallest(self.M, added, n_columns)
 
     def quadratic(self, B: np.ndarray) -> float:
@@ -93,11 +95,11 @@ class DenseForm:
 
 @dataclass(frozen=True)
 class ProductForm:
-    """``M = F F'`` of few rows, where the null space of M has more dimensions than the basis.
+    """M of few rows as ``F F'``, whose null space has more dimensions than the basis has columns.
 
-    Then the paper's first problem, with the identity added, has every basis of that null space
-    for a solution, and rounding would choose. The weights to begin with are those of the mean
-    over all of them: a row's squared norm is in proportion to its feature's share of the space.
+    Then every basis in that null space solves the paper's first problem, with the identity added,
+    and rounding errors would choose among them. The initial weights are those of the mean over all
+    these bases: the squared norm of a row is proportional to the feature's share of the null space.
     """
 
     F: np.ndarray  # of shape (n_features, rank), float64: orthogonal columns
@@ -106,17 +108,20 @@ class ProductForm:
     outside: np.ndarray
 
     def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return the weights of the mean over the null space."""
+        """Return the weights of the mean over all bases in the null space."""
         return _null_weights(self.outside, n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
-        """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
+        """Return the same eigenvectors as `DenseForm`, by Lanczos iterations with the inverse.
+
+        The inverse follows from Woodbury's formula.
+        """
         from scipy.linalg import cho_factor, cho_solve
 
         F, share = self.F, 1 / added
         squares = np.einsum("ij,ij->j", F, F)
-        # Empty features share the least weight, which multiplies F'F, a diagonal matrix: products
-        # are made of the others.
+        # The features of zero rows of B all have the smallest share. Its contribution is a multiple
+        # of F'F, which is diagonal, so products are needed only for the features with more.
         least = float(share.min())
         more = share - least
         used = np.flatnonzero(more * squares.max(initial=0.0) > _NEGLIGIBLE)
@@ -144,20 +149,24 @@ class ProductForm:
 
 @dataclass(frozen=True)
 class SparseForm:
-    """``M = X'S X`` of few rows, mostly zeros: no product is dense in features."""
+    """M of few rows that are mostly zeros as ``X'S X``; no product is dense in the features."""
 
     rows: SparseRows  # X, centered: its columns are orthogonal to the null space of S
     S: Any  # csr_array of shape (n_samples, n_samples), float64
-    # Of shape (n_samples, n_samples), float64: that of S and a projection onto its null space.
+    # Of shape (n_samples, n_samples), float64: inverse of S plus a multiple of the projection onto
+    # its null space.
     inverse: np.ndarray
     outside: np.ndarray  # as in `ProductForm`
 
     def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return the weights of the mean over the null space."""
+        """Return the weights of the mean over all bases in the null space."""
         return _null_weights(self.outside, n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
-        """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
+        """Return the same eigenvectors as `DenseForm`, by Lanczos iterations with the inverse.
+
+        The inverse follows from Woodbury's formula.
+        """
         from scipy.linalg import cho_factor, cho_solve
 
         share, rows = 1 / added, self.rows
@@ -183,7 +192,8 @@ class SparseForm:
         return float(self.S.multiply(products).sum())
 
 
-# A symmetric, positive semidefinite M of n_features^2, as far as `sparse_basis` uses it.
+# A symmetric, positive semidefinite M of n_features^2, with the operations that `sparse_basis`
+# needs.
 Form: TypeAlias = DenseForm | ProductForm | SparseForm
 
 
@@ -193,15 +203,19 @@ def _largest(
     n_columns: int,
     before: np.ndarray | None,
 ) -> np.ndarray:
-    """Return eigenvectors of the largest eigenvalues of a product, near those of before."""
+    """Return the eigenvectors of the largest eigenvalues of an operator.
+
+    The iteration starts near the former eigenvectors ``before``, if given.
+    """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     operator = LinearOperator((len(share),) * 2, matvec=product, dtype=np.float64)
     if before is None:
         start, tol, n_vectors = np.sqrt(share), _START_TOL, None
-    else:  # close to the solution, which few vectors find
+    else:  # the start is close to the solution, so few Lanczos vectors suffice
         tol, n_vectors = 0.0, min(len(share), 2 * n_columns + 4)
-        # Features that share no row with those of before would never come in.
+        # Without the random vector, features that share no row with the former ones would never
+        # enter.
         start = before.sum(axis=1)
         other = np.random.default_rng(0).standard_normal(len(start))
         start += _OTHER * np.linalg.norm(start) / np.linalg.norm(other) * other
@@ -210,7 +224,10 @@ def _largest(
 
 
 def _null_weights(outside: np.ndarray, n_columns: int) -> np.ndarray:
-    """Return the weights of the mean over all bases in a null space."""
+    """Return the weights of the mean over all bases in a null space.
+
+    ``outside`` are the squared norms of the features' axes, projected onto the null space.
+    """
     share = n_columns * outside / outside.sum()
     return np.asarray(0.5 / np.sqrt(share + _EPSILON))
 
@@ -229,13 +246,13 @@ def sparse_basis(
     Parameters
     ----------
     form : Form
-        M.
+        The matrix M.
     n_columns : int
-        At most n_features.
+        Number of columns of B, at most n_features.
     gamma : float
     max_iter : int
     tol : float
-        Stop when the objective changes by less than this share.
+        Stop when the relative change of the objective is at most this.
     on_iteration : callable or None, default=None
         Called with the objective of each iteration.
     """
@@ -261,12 +278,12 @@ def sparse_basis_bytes(n_features: int) -> int:
 
 
 def product_form_bytes(n_samples: int, n_features: int) -> int:
-    """Return the bytes to make and to solve a `ProductForm`."""
+    """Return the bytes that are needed to compute a `ProductForm` and to solve it."""
     return 8 * (N_ROW_MATRICES * n_samples * n_features + 4 * n_samples**2)
 
 
 def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
-    """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to."""
+    """Return the eigenvectors of the smallest eigenvalues of ``M + diag(added)``."""
     from scipy.linalg import LinAlgError, eigh
 
     def solve(driver: str) -> np.ndarray:
@@ -277,7 +294,7 @@ def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
 
     try:
         return solve("evr")
-    except LinAlgError:  # it gives up where a large gamma has eigenvalues agree up to rounding
+    except LinAlgError:  # this driver fails if a large gamma makes eigenvalues equal up to rounding
         pass
     try:
         return solve("evx")

@@ -1,4 +1,4 @@
-"""FSGMM: a mixture of Gaussians that learns which features tell its components apart."""
+"""FSGMM: a Gaussian mixture that learns which features distinguish its components."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class FSGMMParameters(Section):
     n_clusters
         Components at the start.
     min_clusters
-        Fewest components tried; n_clusters: their number is fixed.
+        Smallest number of components tried; equal to n_clusters: the number is fixed.
     max_iter
-        Most passes over the data.
+        Maximum number of passes over the data.
     tol
-        A component leaves when the message length changes by less.
+        A component is removed when the relative change of the message length is below this.
     least_variance
-        Least variance of a feature within a component, as a share of that of all rows.
+        Lower bound of a feature's variance within a component, as a share of its variance over
+        all rows.
     """
 
     n_clusters: PositiveInt = 30

@@ -8,24 +8,25 @@ from bigfs.selectors.base import SeededSelector
 class FSGMM(SeededSelector):
     """Simultaneous clustering and feature selection by a mixture with feature saliency.
 
-    Each feature is drawn, with a probability that is its saliency, from a Gaussian of the row's
-    component, and otherwise from one that all components share. Too small components, and
-    features that need no component, drop out while the mixture is fitted.
+    Each feature is drawn, with a probability equal to its saliency, from a Gaussian of the row's
+    component, and otherwise from a Gaussian that all components share. Components that become too
+    small, and features that do not depend on the component, are removed while the mixture is
+    fitted.
 
     Parameters
     ----------
     n_clusters : int, default=30
-        Components at the start: well above the number of clusters expected.
+        Number of components at the start: well above the expected number of clusters.
     min_clusters : int, default=1
-        Fewest components tried. With ``n_clusters`` itself the number is fixed.
+        Smallest number of components tried. If equal to ``n_clusters``, the number is fixed.
     tol : float, default=1e-5
-        A number of components has settled when the message length changes by less than this
-        share.
+        The fit with a given number of components has converged when the relative change of the
+        message length is at most this.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. The scale of a feature makes no difference.
     random_state : int or None, default=0
-        Seed of the rows that the components start at.
+        Seed for drawing the rows that serve as the initial means.
 
     Attributes
     ----------
@@ -35,21 +36,22 @@ class FSGMM(SeededSelector):
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
         index; constant features come last.
     information_ : ndarray of shape (n_features,), float64
-        Mean divergence of the components' densities of a feature from that of all rows, in nats.
+        Mean divergence of a feature's density within the components from its density over all
+        rows, in nats.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Most likely component of each row.
     n_clusters_ : int
-        Components of the mixture of least message length.
+        Number of components of the mixture with the smallest message length.
     weights_ : ndarray of shape (n_clusters,), float64
-        Their weights.
+        Weights of these components.
     message_length_ : float
-        Of that mixture, in nats.
+        Message length of that mixture, in nats.
     message_lengths_, sizes_ : ndarray of shape (n_iter,)
         Message length and number of components at each pass.
     converged_ : bool
-        Whether numbers of components were tried down to ``min_clusters`` within ``max_iter``.
+        True if all numbers of components down to ``min_clusters`` were tried within ``max_iter``.
     n_iter_ : int
-        Passes of EM.
+        Number of EM passes.
 
     Notes
     -----
@@ -65,18 +67,19 @@ class FSGMM(SeededSelector):
         alpha_j ~ max(sum_i w_ij - d R / 2, 0)
         rho_l = max(sum u - k R / 2, 0) / (max(sum u - k R / 2, 0) + max(sum v - S / 2, 0))
 
-    When the message length has settled the smallest component is removed, down to
-    ``min_clusters``, and the mixture of least message length wins. Differs from the paper in:
-    d counts the features whose saliency is not zero; of several components that would vanish in
-    one step only the weakest does, as all would at once where d is near n / k; a variance is at
-    least ``least_variance`` of the feature's. Without such a bound components collapse onto the
-    rows in which a feature has one value, and features that hardly vary, such as pixels at the
-    border, are the most salient ones. 0.3 is the best of four values on 15 data sets, with any one
-    left out too (``tests/bench/README.md``).
+    When the message length has converged, the smallest component is removed, down to
+    ``min_clusters``, and the mixture with the smallest message length is kept. Differences from
+    the paper: d counts the features with a saliency above zero; if several components would
+    vanish in one step, only the weakest is removed, because all would vanish at once when d is
+    near n / k; a variance is at least ``least_variance`` times that of the feature over all rows.
+    Without this bound components collapse onto the rows in which a feature has a single value, and
+    features that hardly vary, such as pixels at the border, become the most salient ones. The
+    default of 0.3 is the best of four values on 15 data sets, also when any one of them is left
+    out (``tests/bench/README.md``).
 
-    One pass over X per step of EM and one for the labels; in each step ``n_samples n_features k``
-    exponentials. A task holds a block, the parameters (k x n_features) and the relevances of a few
-    rows.
+    Cost: one pass over X per EM step and one for the labels; each step evaluates
+    ``n_samples n_features k`` exponentials. A task holds a block, the parameters (k x n_features)
+    and the relevances of a few rows.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Feature saliency by passes of EM, and the ranking that follows from it."""
+"""Strategy of FSGMM: feature saliency from EM passes, and the resulting ranking."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 @dataclass
 class MixtureState:
-    """State of a fit: all that a checkpoint holds."""
+    """State of a fit, as stored in a checkpoint."""
 
-    # What the next pass looks at, and the one of least message length so far.
+    # The mixture that the next pass evaluates, and the one with the smallest message length so far.
     current: Mixture
     best: Mixture
     best_length: float = np.inf
-    last_length: float = np.nan  # of the pass before, if nothing dropped out since; otherwise NaN
-    # Message length and number of components, pass by pass.
+    # Message length at the previous pass; NaN if a component or feature was removed since.
+    last_length: float = np.nan
+    # Message length and number of components of each pass.
     lengths: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     finished: bool = False
@@ -46,13 +47,13 @@ class MixtureState:
 
 @dataclass(frozen=True)
 class VaryingColumns:
-    """The features that vary, and what standardizes them, as stored arrays."""
+    """Indices of the features that vary, and their shifts and scales, as stored arrays."""
 
     kept: ArrayRef
     scaling: ArrayRef
 
     def standardized(self, X: np.ndarray, live: np.ndarray) -> np.ndarray:
-        """Return the live ones of some rows, in float64."""
+        """Return the ``live`` ones of these features, standardized, for the rows X, in float64."""
         columns = self.kept.load()[live]
         shift, scale = self.scaling.load()[:, live]
         Z = X[:, columns].astype(np.float64)
@@ -62,26 +63,26 @@ class VaryingColumns:
 
 
 def expectation_bytes(n_clusters: int, n_features: int) -> int:
-    """Return the bytes that the E-step needs beside a block.
+    """Return the bytes that the E-step needs in addition to a block.
 
-    The parameters with two partial sums, and the relevances of a tile.
+    These are the parameters with two partial sums, and the relevances of a tile.
     """
     sizes = 8 * n_features * (10 * n_clusters + 20)
     return sizes + 16 * n_clusters * n_features * 8 + 24 * 10**6
 
 
 def maximization_bytes(n_clusters: int, n_features: int) -> int:
-    """Return the bytes of the M-step: the sums, arrays of their size, and three mixtures."""
+    """Return the bytes of the M-step: the sums, temporaries of their size, and three mixtures."""
     return 8 * n_features * (20 * n_clusters + 40)
 
 
 def begin(
     blocks: RowBlocks, columns: VaryingColumns, n_clusters: int, random_state: int
 ) -> MixtureState:
-    """Return the start: rows at random as means, all else the same for all."""
+    """Return the initial state: random rows as means, all other parameters equal."""
     d = columns.kept.shape[0]
     chosen = rng(random_state, "fsgmm").choice(blocks.n_samples, n_clusters, replace=False)
-    reader = blocks.start_pass(0)  # a few rows are no pass
+    reader = blocks.start_pass(0)  # a few rows do not count as a pass
     rows = np.concatenate([reader.read(row, row + 1) for row in np.sort(chosen).tolist()])
     mean = columns.standardized(rows, np.arange(d))
     start = Mixture(
@@ -103,7 +104,7 @@ def _advance(
     n_features: int,
     parameters: FSGMMParameters,
 ) -> None:
-    """Take the message length of the mixture of a pass, and put the next one in its place."""
+    """Record the message length of the current mixture, and replace it by the next one."""
     current, min_clusters = state.current, parameters.min_clusters
     length = message_length(sums.log_likelihood, current, n_samples, n_features)
     state.lengths.append(length)
@@ -121,7 +122,7 @@ def _advance(
     same = len(after.weights) == len(current.weights) and len(after.live) == len(current.live)
     state.last_length = length if same else np.nan
     state.current = after
-    # Where no feature tells anything apart nothing is left to fit.
+    # If no feature distinguishes the components, nothing is left to fit.
     state.finished = len(after.live) == 0
     if state.finished:
         nothing = replace(
@@ -139,7 +140,7 @@ def one_pass(
     folder: Scratch,
     labels: ArrayRef | None = None,
 ) -> Expectations:
-    """Return the E-step's sums over all rows, and write the labels where they are wanted."""
+    """Return the E-step's sums over all rows, and write the labels if ``labels`` is given."""
     stored = hand_over(folder.path, vars(mixture))
     shared = columns, stored, labels
     sums: Expectations = blocks.reduce(
@@ -156,7 +157,7 @@ def _expectation_kernel(
     stored: Any,
     labels: ArrayRef | None,
 ) -> Expectations:
-    """Run the E-step on one block, by tiles."""
+    """Run the E-step on one block, tile by tile."""
     mixture = Mixture(**handed(stored))
     total: Expectations | None = None
     nearest = np.empty(len(X), dtype=np.int32)
@@ -171,12 +172,12 @@ def _expectation_kernel(
     return total
 
 
-# Measured: steps of a loop for a value and a component.
+# Measured: loop steps per value and component.
 _LOOPS = 8
 
 
 class MixtureFit(Strategy):
-    """A pass over X for every step of EM, and one for the labels."""
+    """One pass over X for each EM step, and one for the labels."""
 
     def cost(self) -> StageCost:
         """Return the cost of the moments, of at most ``max_iter`` steps and of the labels."""
@@ -193,7 +194,7 @@ class MixtureFit(Strategy):
         return StageCost(steps, 4 * n, 4 * n, at_most=True)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return saliencies; constant features get 0 and rank last; see `FSGMM`."""
+        """Return the saliencies; constant features get 0 and rank last; see `FSGMM`."""
         blocks, checkpoint = inputs.blocks, inputs.checkpoint
         folder = blocks.scratch.child(blocks.scratch.unique("mixtures"))
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
@@ -229,7 +230,7 @@ class MixtureFit(Strategy):
 def _ranked(
     state: MixtureState, kept: np.ndarray, n_features: int, labels: ArrayRef
 ) -> FeatureScores:
-    """Rank by saliency; equal ones, of which many are 0 or 1, by the information of the feature."""
+    """Rank the features by saliency, ties (many saliencies are 0 or 1) by information."""
     best = state.best
     scores, divergence = np.zeros(n_features), np.zeros(n_features)
     constant = np.ones(n_features, dtype=bool)

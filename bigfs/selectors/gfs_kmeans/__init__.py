@@ -10,8 +10,8 @@ from bigfs.config.fields import NotNegative, PositiveInt, Section, Start, count_
 from bigfs.core.errors import InputError
 from bigfs.selectors.method import Bound, Method, needs_eigengap
 
-# Up to so many features they are dropped one at a time where nothing else is asked for: beyond, a
-# search takes minutes.
+# With at most this many features, "auto" drops them one at a time; with more, such a search takes
+# minutes.
 _FEW_FEATURES = 40
 
 
@@ -27,20 +27,20 @@ class GFSKMeansParameters(Section):
         Start: the best of n_init searches from k-means++, or labels as in evaluate.labels,
         from 0 to n_clusters - 1.
     drop
-        Features to try without at a time: each one, as the paper does; or many: the least
-        separate quarter of them, or fewer. auto: many if there are more than 40.
+        Features to drop at a time. one: each feature is tried, as in the paper; many: the
+        quarter with the lowest separability, or fewer; auto: many if there are more than 40.
     n_init
         Searches from k-means++, on 5,000 samples each.
     sample_size
         Rows to search on; all are labeled at the end. null: all up to 20,000, or fewer
-        where memory_limit asks for it.
+        if memory_limit requires it.
     max_iter
-        Most iterations of k-means for a candidate.
+        Maximum number of k-means iterations for a candidate.
     tol
-        k-means stops when centers move less than this share of their extent.
+        k-means stops when the centers move by less than this share of their extent.
     """
 
-    # A row's memberships are the bits of one number, and most of its 64 are enough.
+    # The memberships of a row are stored as bits of a 64-bit integer, hence at most 60 clusters.
     n_clusters: count_or_auto(1, 60) = 8  # type: ignore[valid-type]
     init: Start = "k-means++"
     drop: Literal["auto", "one", "many"] = "auto"
@@ -64,7 +64,7 @@ class GFSKMeansParameters(Section):
             )
 
     def drops_many(self, n_features: int) -> bool:
-        """Return whether several features are dropped at a time."""
+        """Return True if several features are dropped at a time."""
         return self.drop == "many" or (self.drop == "auto" and n_features > _FEW_FEATURES)
 
 

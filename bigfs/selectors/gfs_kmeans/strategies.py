@@ -1,7 +1,7 @@
-"""The backward search of GFS-k-means, on rows in memory: fewer features, one or several at a time.
+"""Backward search of GFS-k-means on rows in memory: drops one or several features at a time.
 
-Clusterings are compared by ``tr(S_w^-1 S_b)`` with cross-projection: the clusters of both subsets
-are valued in both, and the products are compared.
+Clusterings are compared by ``tr(S_w^-1 S_b)`` with cross-projection: the clusterings of two subsets
+are both evaluated in both subsets, and the products are compared.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from bigfs.solvers.separability import (
 )
 from bigfs.stages.scores import rank
 
-# Entries of the covariances that are compared at a time.
+# Number of covariance entries that are processed at a time.
 TOGETHER = 2**18
 
 
 @dataclass
 class GlobalClusters(SearchState):
-    """Clusters in one subset of the features, and where the search stands."""
+    """Clusters in one subset of the features, and the state of the search."""
 
     name = "gfs"
 
     mask: np.ndarray  # of shape (n_features,), bool: the features that are kept
     centers: np.ndarray  # of shape (n_clusters, n_features), float64: of the last clustering
     labels: np.ndarray  # of shape (n_rows,), int32
-    dropped: np.ndarray  # of int64: the features that went, first dropped first
+    dropped: np.ndarray  # of int64: the dropped features, in the order of dropping
     n_subsets: int = 1
     done: bool = False
-    ratio: float = 0.0  # log of the criterion over that of the clusters before
+    ratio: float = 0.0  # log ratio of the criterion to that of the previous clusters
 
     @classmethod
     def begin(cls, rows: SearchedRows, centers: np.ndarray, parameters: Any) -> GlobalClusters:
-        """Cluster in all usable features."""
+        """Return the state after clustering in all usable features."""
         at_most = parameters.max_iter, parameters.tol
         ends, labels = lloyd(rows.X, centers, rows.usable[None], *at_most)
         return cls(rows.usable, ends[0], labels[0], np.empty(0, np.int64))
 
     @property
     def finished(self) -> bool:
-        """True if without any feature the clusters are less separate, or one is left."""
+        """True if dropping any feature lowers the criterion, or only one feature is left."""
         return self.done or int(self.mask.sum()) == 1
 
     @property
     def note(self) -> str:
-        """The features that are left, and the last ratio."""
+        """Number of remaining features, and the last ratio, as text."""
         return f"{int(self.mask.sum())} features, log ratio of the criterion {self.ratio:.3g}"
 
     def rule(self, rows: SearchedRows) -> ClusterRule:
@@ -68,20 +68,21 @@ class GlobalClusters(SearchState):
         )  # fmt: skip
 
     def _clusters(self, rows: SearchedRows) -> tuple[np.ndarray, np.ndarray]:
-        """Return counts and means of the clusters; an empty one keeps its center."""
+        """Return counts and means of the clusters; the mean of an empty one is its center."""
         [counts], [sums], _ = label_sums(rows.X, self.labels[None], len(self.centers))
         means = sums / np.maximum(counts, 1)[:, None]
         return counts, np.where(counts[:, None] > 0, means, self.centers)
 
     def step(self, rows: SearchedRows, parameters: GFSKMeansParameters) -> None:
-        """Drop the features without which the clusters are most separate, if no less so."""
+        """Drop the best candidate features, or stop if every candidate lowers the criterion."""
         kept, (counts, means) = np.flatnonzero(self.mask), self._clusters(rows)
         pooled = variances_within(counts, means, rows.variances)
         alone = feature_separability(counts, means, pooled)[kept]
         many = parameters.drops_many(len(self.mask))
         dropped: Any = least_separate(kept, alone) if many else kept[:, None]
         criterion = CrossProjection(rows, kept, counts, means, ROWS_PER_FEATURE if many else 1)
-        # Of several at a time the first that may go, which are the most, else the best one.
+        # With several at a time, take the first acceptable group, which is the largest; with single
+        # features, the best one.
         together = 1 if many else batch_size(len(rows.X), len(self.mask), len(means))
         values, best = np.full(len(dropped), -np.inf), -1
         for begin in range(0, len(dropped), together):
@@ -91,7 +92,7 @@ class GlobalClusters(SearchState):
                 mask[gone] = False
             ends, labels = lloyd(rows.X, means, masks, parameters.max_iter, parameters.tol)
             values[some] = criterion.log_ratios(self.labels, labels, masks[:, kept])
-            # The largest value; of equal ones, that of the least separate feature.
+            # Take the largest value; ties go to the feature with the lowest separability.
             before = best
             best = begin if many else int(rank(values, np.zeros(len(values), bool), -alone)[0])
             if best != before and (begin <= best < begin + together):
@@ -110,17 +111,17 @@ class GlobalClusters(SearchState):
 
 
 class CrossProjection:
-    """Compares candidate clusterings with the present one, in its features.
+    """Compare candidate clusterings with the current one, in the features of the latter.
 
     Parameters
     ----------
     rows : SearchedRows
     kept : ndarray of int
-        The features.
+        Indices of the current features.
     counts, means : ndarray of shape (n_clusters,), (n_clusters, n_features), float64
-        Of the present clusters.
+        Row counts and means of the current clusters.
     rows_per_feature : int
-        Of no more rows traces are compared.
+        With at most this many rows per feature, traces are compared instead.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class CrossProjection:
         self._old = inner
 
     def _within(self, counts: np.ndarray, means: np.ndarray) -> np.ndarray:
-        """Return the pooled covariances of clusterings: that of all rows less that between."""
+        """Return the pooled covariances within clusters: that of all rows minus that between."""
         assert self._total is not None
         weighted = means * (counts / len(self._rows.X))[..., None]
         inner = self._total - np.swapaxes(weighted, -1, -2) @ means
@@ -150,19 +151,19 @@ class CrossProjection:
         return inner
 
     def log_ratios(self, old: np.ndarray, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Return the logs of the criterion of new clusters over that of the old ones.
+        """Return the log ratios of the criterion of the new clusters to that of the old ones.
 
         Parameters
         ----------
         old : ndarray of shape (n_rows,), int
-            Labels.
+            Current labels.
         new : ndarray of shape (n_candidates, n_rows), int
         masks : ndarray of shape (n_candidates, n_kept), bool
 
         Returns
         -------
         ratios : ndarray of shape (n_candidates,), float64
-            0 of the same clusters; -inf where a criterion is not defined.
+            0 for the same clusters; -inf if a criterion is not defined.
         """
         ratios, others = np.zeros(len(new)), np.flatnonzero((new != old).any(axis=1))
         side = len(self._kept) + len(self._counts)
@@ -173,7 +174,7 @@ class CrossProjection:
         return np.round(np.where(np.isfinite(ratios), ratios, -np.inf), DIGITS)
 
     def _of(self, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Return the log ratios of clusterings that differ from the present one."""
+        """Return the log ratios of clusterings that differ from the current one."""
         n, n_rows = new.shape
         counts, sums, _ = label_sums(self._rows.X, new, len(self._counts))
         means = sums[..., self._kept] / np.maximum(counts, 1)[..., None]
@@ -206,36 +207,37 @@ def variances_within(counts: np.ndarray, means: np.ndarray, total: np.ndarray) -
     ----------
     counts : ndarray of shape (..., n_clusters)
     means : ndarray of shape (..., n_clusters, n_features)
-        About the mean of all rows.
+        Cluster means, relative to the mean of all rows.
     total : ndarray of shape (n_features,)
         Variances of all rows.
     """
     share = counts / counts.sum(axis=-1, keepdims=True)
     variances = total - (share[..., None, :] @ means**2)[..., 0, :]
-    # Values that are equal within the clusters have no variance, whatever rounding leaves of it.
+    # If the values are equal within the clusters, the variance is set to exactly zero: the
+    # difference would leave a rounding error.
     return np.where(variances <= ROUNDING * total, 0.0, variances)
 
 
 class GlobalSearch(SampledSearch):
-    """The backward search with one subset for all clusters."""
+    """Backward search with one subset for all clusters."""
 
     kind = GlobalClusters
 
     def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
-        """Return the bytes of the covariances of all rows and within clusters."""
+        """Return the bytes of the covariance of all rows and of those within clusters."""
         d, many = self.shape.n_features, self.parameters.drops_many(self.shape.n_features)
         side = min(d, n_rows // (ROWS_PER_FEATURE if many else 1))
         square = 8 * side**2
         return 3 * square + 6 * max(8 * TOGETHER, square) + 8 * n_rows * side
 
     def scores(self, solution: dict[str, Any], counts: np.ndarray) -> np.ndarray:
-        """Return how long the search keeps a feature; what is kept shares the best score."""
+        """Return scores that rise with the order of dropping; kept features get 1."""
         order, scores = solution["dropped"], solution["mask"].astype(np.float64)
         scores[order] = (np.arange(len(order)) + 1) / (len(order) + 1)
         return np.asarray(scores)
 
     def details(self, solution: dict[str, Any], rule: ClusterRule) -> dict[str, Any]:
-        """Return the subset and the way of the search."""
+        """Return the subset and the course of the search."""
         return {
             "support": solution["mask"],
             "dropped": solution["dropped"],

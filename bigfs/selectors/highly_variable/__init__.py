@@ -1,4 +1,4 @@
-"""HighlyVariable: the features of counts that vary more than others of their mean."""
+"""HighlyVariable: features of count data that vary more than others with the same mean."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class HighlyVariableParameters(Section):
     Attributes
     ----------
     flavor
-        seurat_v3: the variance of clipped values over that of a trend, by median rank over
-        batches; seurat_v3_paper: by the number of batches first; deviance: from counts that
-        follow the totals of rows and features.
+        seurat_v3: variance of the clipped values over that of a trend, by median rank over
+        batches; seurat_v3_paper: the same, by the number of batches first; deviance: deviance
+        from counts that follow the totals of rows and features.
     batch_key
-        The batch of each row, which are scored apart: labels as in evaluate.labels. null:
+        Batch of each row; batches are scored separately: labels as in evaluate.labels. null:
         one batch.
     """
 
@@ -30,7 +30,7 @@ class HighlyVariableParameters(Section):
 
 
 def _check(parameters: HighlyVariableParameters) -> None:
-    """Raise InputError if the package of the trend is not there."""
+    """Raise InputError if the package that fits the trend is not installed."""
     if parameters.flavor != "deviance" and importlib.util.find_spec("skmisc") is None:
         raise InputError(
             f"HighlyVariable: flavor '{parameters.flavor}' needs scikit-misc, for its trend. "
@@ -48,6 +48,6 @@ METHOD = Method(
     sparse=True,
     labels="batch_key",
     check=_check,
-    # Ranks in a batch count for the median up to the number that is selected.
+    # Only ranks below the number of selected features enter the median over batches.
     one_fit_up_to=lambda parameters: math.inf if parameters.batch_key is None else 0,
 )

@@ -8,58 +8,61 @@ from bigfs.selectors.base import MethodSelector
 
 
 class HighlyVariable(MethodSelector):
-    """Keep the features of counts that vary more than others of their mean.
+    """Keep the features of count data that vary more than others with the same mean.
 
-    Made for counts as they were measured, such as cells by genes, dense or sparse: not for
-    normalized or centered values. Sparse data stay sparse.
+    Expects raw counts, such as cells by genes, dense or sparse, not normalized or centered
+    values. Sparse data stay sparse.
 
     Parameters
     ----------
     n_features_to_select : int, "auto", dict or None, default=None
-        m, how many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
+        m, the number of features to keep. None keeps half of them; "auto" chooses the number
+        from a curve; a dict selects the curve, as in a pipeline.
     flavor : {"seurat_v3", "seurat_v3_paper", "deviance"}, default="seurat_v3"
-        "seurat_v3": the variance of clipped values over that of a trend [1]_; batches by median
-        rank. "seurat_v3_paper": the same scores; batches by the number in which a feature is
-        among the m best, then by median rank. "deviance": how far counts are from a constant
-        share of every row's total [2]_.
+        "seurat_v3": variance of the clipped values over that of a trend [1]_; batches are
+        combined by median rank. "seurat_v3_paper": the same scores; batches are combined by the
+        number in which a feature is among the m best, then by median rank. "deviance": deviance
+        of the counts from a constant share of each row's total [2]_.
     batch_key : array-like of shape (n_samples,), str or None, default=None
-        The batch of each row, which are scored apart, or a file of labels. None: one batch.
+        Batch of each row, or a file of labels; batches are scored separately. None: one batch.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading; leave it, since counts are asked for.
+        Applied while reading; keep the default, because the method needs raw counts.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        The mean over batches of the standardized variance; the sum over batches of the deviance.
+        Mean over batches of the standardized variance, or sum over batches of the deviance.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; constant features come last. With batches, ranks count only
-        below m, so that another number of features needs a fit of its own. Equal scores of a batch
-        are ranked by NumPy's default sort, as in scanpy; its order of them is that of the type of
+        Feature indices, best first; constant features come last. With batches, only ranks below
+        m enter, so that another number of features needs a separate fit. Ties within a batch
+        are ordered by NumPy's default sort, as in scanpy; their order depends on the type of
         processor.
     means_, variances_ : ndarray of shape (n_features,), float64
-        Of all rows; variances with divisor n - 1.
+        Means and variances over all rows; variances have divisor n - 1.
     n_batches_ : ndarray of shape (n_features,), int64
-        In how many batches a feature is among the m best (not "deviance").
+        Number of batches in which a feature is among the m best (not with "deviance").
 
     Raises
     ------
     InputError
-        If a value is negative, a batch is too small for a trend, or scikit-misc, whose loess the
-        trend is, is not there (``pip install 'bigfs[anndata]'``; not "deviance").
+        If a value is negative, a batch is too small to fit a trend, or scikit-misc, whose loess
+        fits the trend, is not installed (``pip install 'bigfs[anndata]'``; "deviance" does not
+        need it).
 
     Notes
     -----
     With N rows, mean mu_j and variance s_j^2 (divisor N - 1), the trend is a local quadratic
     regression (span 0.3) of log10 s_j^2 on log10 mu_j over the features that vary, and sigma_j
-    what it expects. The score is ``sum_i (min(x_ij, mu_j + sigma_j sqrt(N)) - mu_j)^2 /
-    ((N - 1) sigma_j^2)``, as in Seurat 3 and in scanpy; 0 for constant features.
+    is the standard deviation that it predicts. The score is
+    ``sum_i (min(x_ij, mu_j + sigma_j sqrt(N)) - mu_j)^2 / ((N - 1) sigma_j^2)``, as in Seurat 3
+    and in scanpy; 0 for constant features.
 
     The deviance is ``2 [sum_i x log(x/n_i) + (n_i - x) log((n_i - x)/n_i)] - 2 [c log p +
-    (T - c) log(1 - p)]``, with n_i the total of row i, c that of the feature, T of all, p = c/T.
+    (T - c) log(1 - p)]``, where n_i is the total of row i, c the total of the feature, T the
+    total of all values, and p = c/T.
 
-    Cost: two passes over X; one for "deviance".
+    Cost: one or two passes over X; one for "deviance".
 
     References
     ----------

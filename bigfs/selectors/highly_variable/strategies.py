@@ -1,7 +1,7 @@
-"""Scores of counts: one pass for moments and large values; values above the clip are among these.
+"""Scores of count data: one pass collects moments and the large values, which the clip may cut.
 
-Another pass is needed where clips lie below what is large (fractions), or too many values are
-(few rows of large counts).
+A second pass is needed if a clip lies below the threshold of the large values (fractions), or if
+there are too many large values (few rows of large counts).
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from bigfs.store.csr import as_block
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.values import check_classes
 
-# Measured: for every entry its row, the total of that, and terms of the deviance.
+# Measured, per entry: its row, the total of that row, and the terms of the deviance.
 _DEVIANCE_BYTES = 6 * 8
-# The rows of a batch are a copy.
+# Per entry: the rows of one batch are copied.
 _COPY_BYTES = 8
-# A tile of a dense block in CSR form.
+# Memory of a tile of a dense block in CSR form.
 _TILE_BYTES = 96 * MIB
-# A value is kept if it is above so many roots of its column's sum. The variance of counts is at
-# least about their mean m, and the clip m + sqrt(n variance) above sqrt(n m), twice as far up.
+# A value is kept if it exceeds this multiple of the square root of its column's sum. The variance
+# of counts is about at least their mean m, so the clip m + sqrt(n variance) is above sqrt(n m),
+# which is twice this threshold.
 _ROOTS = 0.5
-# At most so many values are kept for each column, on average.
+# Upper bound of the number of values kept per column, on average.
 _MOST_KEPT = 4
 
 
 @dataclass
 class ExactSums:
-    """ExactSums of whole numbers and of their squares: exact, so no bit depends on the blocks."""
+    """Exact sums of whole numbers and their squares: the result does not depend on the blocks."""
 
     count: int  # rows
     total: np.ndarray  # of shape (n_features,), float64
@@ -53,11 +54,11 @@ class ExactSums:
 
     @property
     def are_exact(self) -> bool:
-        """True if no sum is too large for it."""
+        """True if all sums are small enough to be represented exactly."""
         return bool(self.products.max(initial=0) < 2**53)
 
     def moments(self) -> Moments:
-        """Return the moments; the extremes of a column that varies are only bounds."""
+        """Return the moments; the minimum and maximum of a varying column are only bounds."""
         n, columns = self.count, zip(self.products.tolist(), self.total.tolist(), strict=True)
         squares = np.array([(n * int(p) - int(t) ** 2) / n for p, t in columns], dtype=np.float64)
         mean, varies = self.total / n, squares > 0
@@ -66,19 +67,19 @@ class ExactSums:
 
 @dataclass
 class Counts:
-    """The moments of every batch over some rows, large values, and sums of deviances."""
+    """Moments, large values and deviance sums of each batch, over a set of rows."""
 
-    # By batch: sums while all values are whole numbers.
+    # By batch: `ExactSums` as long as all values are whole numbers, else `Moments`.
     moments: dict[int, Any] = field(default_factory=dict)
-    # By batch: column and value of what `_large` keeps, in the order of rows; None: too many.
+    # By batch: columns and values that `_large` keeps, in row order; None if there are too many.
     large: dict[int, tuple[np.ndarray, np.ndarray] | None] = field(default_factory=dict)
-    # Dict of int to ndarray of shape (n_features,), float64: by batch: ``sum of x log(x/n_i) + (n_i
-    # - x) log((n_i - x)/n_i)``, n_i the total of row i.
+    # By batch, of shape (n_features,), float64: the sum of ``x log(x/n_i) + (n_i - x)
+    # log((n_i - x)/n_i)`` over the rows, where n_i is the total of row i.
     log_products: dict[int, np.ndarray] = field(default_factory=dict)
-    whole_numbers: bool = True  # whether all values are
+    whole_numbers: bool = True  # True if all values are whole numbers
 
     def add(self, other: Counts) -> Counts:
-        """Add those of other rows."""
+        """Add the counts of other rows in place."""
         for batch, moments in other.moments.items():
             own, kept = self.moments.get(batch), other.large[batch]
             if own is not None:
@@ -96,12 +97,12 @@ class Counts:
 
 
 def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: bool) -> Counts:
-    """Return the moments of each batch in a block, and its sums for the deviance if asked.
+    """Return the moments of each batch in a block, and its deviance sums if ``deviance`` is True.
 
     Raises
     ------
     InputError
-        At a negative value, with its row and column.
+        If a value is negative; the message names its row and column.
     """
     total = Counts()
     for batch, rows in _by_batch(X, first_row, batches, check=True):
@@ -119,9 +120,10 @@ def count_kernel(X: Any, first_row: int, batches: ArrayRef | None, deviance: boo
 def _large(
     columns: np.ndarray, values: np.ndarray, moments: Moments | ExactSums
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the values that may be above the clip, of rows with these moments; None: too many.
+    """Return the values that may be above the clip, given the moments of their rows.
 
-    More rows only add to the sum of a column: what is left out here stays out.
+    None if there are too many. Merging with more rows only raises the sum of a column, so a value
+    that is left out here stays below the threshold.
     """
     limits = _limits(moments)
     kept = values > limits.take(columns)
@@ -131,14 +133,14 @@ def _large(
 
 
 def _limits(moments: Moments | ExactSums) -> np.ndarray:
-    """Return up to where the values of each column are not kept."""
+    """Return the threshold of each column, above which values are kept."""
     if isinstance(moments, ExactSums):
         return _ROOTS * np.sqrt(moments.total)
     return _ROOTS * np.sqrt(moments.mean * moments.count)
 
 
 def _joined(a: Moments | ExactSums, b: Moments | ExactSums) -> Moments | ExactSums:
-    """Return the moments of two sets of rows together."""
+    """Return the merged moments of two sets of rows."""
     if isinstance(a, ExactSums) and isinstance(b, ExactSums):
         sums = ExactSums(a.count + b.count, a.total + b.total, a.products + b.products)
         if sums.are_exact:
@@ -151,9 +153,9 @@ def _joined(a: Moments | ExactSums, b: Moments | ExactSums) -> Moments | ExactSu
 def _beyond(
     columns: np.ndarray, values: np.ndarray, mean: np.ndarray, clip: np.ndarray
 ) -> np.ndarray:
-    """Return ``sum of (x - mean)^2 - (clip - mean)^2`` by column over values above the clip.
+    """Return the sum of ``(x - mean)^2 - (clip - mean)^2`` per column over values above the clip.
 
-    That is what clipping takes from the sums of squares.
+    Clipping reduces the sums of squares by this amount.
     """
     above = np.flatnonzero(values > clip.take(columns))
     columns, values = columns[above], values[above].astype(np.float64)
@@ -162,7 +164,7 @@ def _beyond(
 
 
 def _moments(rows: Any, are_whole: bool) -> Moments | ExactSums:
-    """Return the exact sums of counts, or the moments of other values from their deviations."""
+    """Return exact sums of counts, or for other values the moments from their deviations."""
     from scipy.sparse import csc_array
 
     if not are_whole:
@@ -179,7 +181,7 @@ def _moments(rows: Any, are_whole: bool) -> Moments | ExactSums:
 def clipped_kernel(
     X: Any, first_row: int, batches: ArrayRef | None, mean: ArrayRef, clip: ArrayRef
 ) -> np.ndarray:
-    """Return the sums of `_beyond` in a block, of shape (n_batches, n_features)."""
+    """Return the sums of `_beyond` for a block, shape (n_batches, n_features)."""
     means, clips = mean.load(), clip.load()
     total = np.zeros(means.shape)
     for batch, rows in _by_batch(X, first_row, batches):
@@ -190,7 +192,7 @@ def clipped_kernel(
 def _by_batch(
     X: Any, first_row: int, batches: ArrayRef | None, check: bool = False
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of each batch in CSR form; a dense block goes by tiles."""
+    """Yield the rows of each batch in CSR form; a dense block is processed in tiles."""
     n_rows = X.shape[0]
     step = n_rows if hasattr(X, "indptr") else tile_rows(X.shape[1])
     for begin in range(0, n_rows, step):
@@ -225,7 +227,7 @@ def _log_products(rows: Any) -> np.ndarray:
     row_of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     totals = np.bincount(row_of, x, minlength=rows.shape[0])[row_of]
     terms = xlogy(x, x / totals)
-    # The total of a row of fractions may be rounded to less than its only value.
+    # In a row of fractions, rounding can make the total smaller than its only value.
     rest = np.maximum(totals - x, 0.0)
     terms += xlogy(rest, rest / totals)
     return np.bincount(rows.indices, terms, minlength=rows.shape[1])
@@ -234,19 +236,19 @@ def _log_products(rows: Any) -> np.ndarray:
 logger = logging.getLogger("bigfs")
 
 _SPAN = 0.3
-# A local parabola takes three points, and fewer crash the package.
+# A local parabola needs three points within the span; with fewer the package crashes.
 _LEAST_FEATURES = 10
 _PSEUDOINVERSE = ("reciprocal condition number", "pseudoinverse used", "near singularities")
 # Vectors of a partial result: mean, squares, minimum, maximum, and sums for the deviance.
 _VECTORS = 5
-# Those of large values: a column, 4 bytes, and a value, up to 8.
+# Vectors of the large values: a column index of 4 bytes and a value of up to 8.
 _KEPT_VECTORS = 12 * _MOST_KEPT // 8
-# Measured: steps of a loop for a stored count.
+# Measured: loop steps per stored count.
 _LOOPS = 20
 
 
 def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
-    """Return the strategy of the flavor."""
+    """Return the strategy for the flavor."""
     codes = _batches(selection, None)
     n_batches = 1 if codes is None else int(codes.max()) + 1
     kind = Deviances if selection.parameters.flavor == "deviance" else ClippedVariances
@@ -254,15 +256,15 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
 
 
 def _batches(selection: Selection, n_samples: int | None, *places: Any) -> np.ndarray | None:
-    """Return the batch of each row, numbered in sorted order; None if there is one batch only.
+    """Return the batch number of each row, in sorted order of the batches; None without batches.
 
     Parameters
     ----------
     selection : Selection
     n_samples : int or None
-        How many rows there must be. None: not checked.
+        Required number of rows. None: not checked.
     *places
-        Rows that the data were read without, and dimensions of the rows, as `start_of` takes them.
+        Rows that were dropped while reading, and the row dimensions, as passed to `start_of`.
     """
     if selection.parameters.batch_key is None:
         return None
@@ -274,20 +276,20 @@ def _batches(selection: Selection, n_samples: int | None, *places: Any) -> np.nd
             f"an array of {values.dtype} with shape {values.shape}."
         )
     batches, numbers = np.unique(values, return_inverse=True)
-    if n_samples is None:  # once, before anything runs
+    if n_samples is None:  # checked only once, before anything runs
         check_classes(batches, n_rows, "HighlyVariable: batch_key", refuse=True)
     return numbers.astype(np.int32)
 
 
 @dataclass(frozen=True)
 class _OfBatches(Strategy):
-    """The passes over the counts that the flavors share."""
+    """Passes over the counts that all flavors share."""
 
     n_batches: int
     _deviance: ClassVar[bool] = False
 
     def _kernel_bytes(self) -> int:
-        """Return the bytes that the kernels need beside a block."""
+        """Return the bytes that the kernels need in addition to a block."""
         entries = self.shape.block_entries
         if entries is None:
             return _TILE_BYTES
@@ -295,7 +297,7 @@ class _OfBatches(Strategy):
         return own + (_COPY_BYTES * entries if self.n_batches > 1 else 0)
 
     def _pass(self, what: str, n_vectors: int) -> Step:
-        """Return the step of a pass whose result has ``n_vectors`` vectors for each batch."""
+        """Return the step of a pass whose result has ``n_vectors`` vectors per batch."""
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
         seconds = loop_seconds(self.shape.n_values, _LOOPS)
         step = pass_over(self.shape, what, self._kernel_bytes() + 2 * vectors, seconds=seconds)
@@ -306,7 +308,7 @@ class _OfBatches(Strategy):
         return replace(step, what=what, task_bytes=folded)
 
     def _counts(self, blocks: RowBlocks) -> tuple[Counts, ArrayRef | None]:
-        """Return the moments of every batch, and where the batch of each row is stored."""
+        """Return the counts of all batches, and the stored batch numbers of the rows."""
         if blocks.offset is not None:
             raise InputError(
                 f"HighlyVariable: preprocess '{blocks.transform.kind}' moves the zeros of counts. "
@@ -328,7 +330,7 @@ class _OfBatches(Strategy):
 
 
 class Deviances(_OfBatches):
-    """The binomial deviance of every feature, from one pass."""
+    """Binomial deviance of every feature, from one pass."""
 
     _deviance = True
 
@@ -337,7 +339,7 @@ class Deviances(_OfBatches):
         return StageCost((self._pass("a block and its deviances", _VECTORS),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the deviances, added up over batches."""
+        """Return the deviances, summed over batches."""
         counts, _ = self._counts(inputs.blocks)
         scores = np.zeros(self.shape.n_features)
         for batch in sorted(counts.moments):
@@ -348,10 +350,10 @@ class Deviances(_OfBatches):
 
 
 class ClippedVariances(_OfBatches):
-    """Variances of clipped values over those of the trend, from one pass, or two."""
+    """Variances of the clipped values over those of the trend, from one or two passes."""
 
     def cost(self) -> StageCost:
-        """Return the cost of the passes and of the trend; counts do not need the second pass."""
+        """Return the cost of the passes and of the trend; counts rarely need the second pass."""
         d = self.shape.n_features
         trend = Step("the trend of variances", 1024 * d + 16 * MIB, by_client=True)
         counts = self._pass("a block and its moments", _VECTORS - 1 + _KEPT_VECTORS)
@@ -359,10 +361,10 @@ class ClippedVariances(_OfBatches):
         return StageCost((counts, trend, clipped), at_most=True)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the mean scores of the batches, ranked by the flavor's rule."""
+        """Return the mean scores over batches, ranked by the flavor's rule."""
         blocks, parameters = inputs.blocks, self.parameters
         counts, stored = self._counts(blocks)
-        # Rows that are left out may be all of a batch.
+        # There may be fewer batches than `n_batches`: dropped rows may include all of a batch.
         batches = [counts.moments[batch] for batch in sorted(counts.moments)]
         few = next((i for i, b in enumerate(batches) if b.count < 2), None)
         if few is not None:
@@ -382,8 +384,8 @@ class ClippedVariances(_OfBatches):
             with blocks.scratch.temporary("clips") as folder:
                 shared = stored, folder.put("means", means), folder.put("clips", clips)
                 beyond = blocks.reduce(clipped_kernel, np.add, *shared, label="clipped variances")
-        # A value far above the others moves the mean away from them by a share 1 / n_rows of it:
-        # at least that share of the squares is left, and rounding stays below n_rows epsilon.
+        # A value far above the others shifts the mean by 1 / n_rows of it, so at least that share
+        # of the sum of squares remains, and the relative rounding error is below n_rows epsilon.
         squares = np.array([batch.squares for batch in batches])
         scores = (squares - beyond) / ((n_rows - 1) * deviations**2)
         constant, details = _of_all_rows(counts)
@@ -392,7 +394,7 @@ class ClippedVariances(_OfBatches):
         return FeatureScores(scores.mean(axis=0), ranking, details, constant=constant)
 
     def _trend(self, batch: int, moments: Moments) -> np.ndarray:
-        """Return the standard deviation that the trend expects of each feature's mean."""
+        """Return the standard deviation that the trend predicts from each feature's mean."""
         try:
             return trend_deviations(moments.mean, moments.squares / (moments.count - 1))
         except ValueError as error:
@@ -410,12 +412,12 @@ def _too_small(batch: int, n_batches: int, moments: Moments, why: str) -> InputE
 
 
 def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the deviation that a local regression of log variance on log mean expects.
+    """Return the standard deviation predicted by a local regression of log variance on log mean.
 
     Parameters
     ----------
     mean, variance : ndarray of shape (n_features,), float64
-        Of counts; divisor n - 1.
+        Mean and variance of the counts; the variance has divisor n - 1.
 
     Returns
     -------
@@ -425,7 +427,7 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the regression has too few points.
+        If the regression has too few points, fails, or is not finite.
     """
     varies = variance > 0
     expected = np.zeros(len(mean))
@@ -440,7 +442,8 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         except ValueError as error:
             message = error.args[0] if error.args else ""
             message = message.decode() if isinstance(message, bytes) else str(message)
-            # Where many features share a mean it takes a pseudoinverse, and says so as an error.
+            # If many features share a mean, loess uses a pseudoinverse and raises an error that
+            # reports it, although the fit is usable.
             if not any(phrase in message for phrase in _PSEUDOINVERSE):
                 raise ValueError(message) from None
             logger.warning(
@@ -456,14 +459,14 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 
 def deviance(totals: np.ndarray, log_products: np.ndarray) -> np.ndarray:
-    """Return the binomial deviance of features from a constant share of every row.
+    """Return the binomial deviance of each feature from a constant share of every row's total.
 
     Parameters
     ----------
     totals : ndarray of shape (n_features,), float64
         c_j, the sum of each feature.
     log_products : ndarray of shape (n_features,), float64
-        As in `Counts`.
+        Sums as in `Counts`.
     """
     from scipy.special import xlog1py, xlogy
 
@@ -472,36 +475,38 @@ def deviance(totals: np.ndarray, log_products: np.ndarray) -> np.ndarray:
         return np.zeros(len(totals))
     shares = totals / total
     values = 2 * (log_products - xlogy(totals, shares) - xlog1py(total - totals, -shares))
-    # 0 in exact arithmetic for a feature that has the same share of every row. The share of one
-    # that has all counts may be rounded above 1, where the logarithm is no number.
+    # In exact arithmetic the deviance is 0 for a feature with the same share of every row. Rounding
+    # can make it negative, and can make the share of a feature that has all counts exceed 1, where
+    # the logarithm is NaN.
     return np.maximum(np.nan_to_num(values, nan=0.0), 0.0)
 
 
 def rank_over_batches(
     scores: np.ndarray, n_selected: int, constant: np.ndarray, *, paper: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features by their ranks in the batches, and in how many they are high.
+    """Rank the features by their ranks within batches, and count the batches that select them.
 
     Parameters
     ----------
     scores : ndarray of shape (n_batches, n_features), float64
     n_selected : int
-        Ranks count only below it.
+        Only ranks below this number are used.
     constant : ndarray of shape (n_features,), bool
-        Come last.
+        Features that are ranked last.
     paper : bool
-        By the number of batches first, then by the median rank; else the reverse.
+        If True, sort by the number of batches first, then by the median rank; otherwise the
+        reverse.
 
     Returns
     -------
     ranking : ndarray of shape (n_features,), int64
-        Of equal medians and numbers the lower index is first; features that are high in no batch
-        come by mean score.
+        Ties in both go to the lower index; features that no batch selects are sorted by mean
+        score.
     n_high : ndarray of shape (n_features,), int64
-        In how many batches the rank is below ``n_selected``.
+        Number of batches in which the rank is below ``n_selected``.
     """
-    # Of equal scores NumPy's default sort decides, as in scanpy, so that the same features are
-    # selected: a stable sort selects others, up to 16 of 2,000.
+    # Ties are left to NumPy's default sort, as in scanpy, so that the same features are selected:
+    # a stable sort would select up to 16 of 2,000 features differently.
     order = np.argsort(-rounded(scores), axis=1)
     ranks = np.argsort(order, axis=1).astype(np.float64)
     high = ranks < n_selected
@@ -514,7 +519,7 @@ def rank_over_batches(
 
 
 def _of_all_rows(counts: Counts) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return which features are constant, and the moments that the result has."""
+    """Return the mask of constant features, and the moments that are part of the result."""
     moments = (counts.moments[batch] for batch in sorted(counts.moments))
     total = reduce(merge_moments, moments)
     variances = total.squares / max(1, total.count - 1)

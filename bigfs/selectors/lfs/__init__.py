@@ -1,4 +1,4 @@
-"""LFS: localized feature selection, a feature subset for each cluster."""
+"""LFS: localized feature selection, with a feature subset for each cluster."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class LFSParameters(GFSKMeansParameters):
     Attributes
     ----------
     alpha
-        Price of samples in several clusters; 1 in the paper.
+        Penalty weight for samples in several clusters; 1 in the paper.
     beta
-        Price of samples in no cluster; 1 or 6 in the paper.
+        Penalty weight for samples in no cluster; 1 or 6 in the paper.
     tie_width
-        Losses within this many standard errors are ties, which fewer features win. 0: the
-        paper's rule, better where samples are few.
+        Losses within this many standard errors are ties, in which fewer features are
+        preferred. 0: the paper's rule, better for few samples.
     unassigned
-        Samples of no cluster: take the nearest, or leave them (-1).
+        Samples of no cluster: assign the nearest cluster, or leave them unassigned (-1).
     """
 
     alpha: NotNegative = 4.0

@@ -13,72 +13,76 @@ from bigfs.store.scratch import ArrayRef
 
 
 class LFS(LabelingSelector):
-    """Localized feature selection: clusters that keep each a feature subset of its own.
+    """Localized feature selection: each cluster keeps its own feature subset.
 
-    Clusters the rows by k-means on all features; then tries, cluster by cluster, what happens
-    without one feature, or several: the rows are clustered again, and every cluster whose new
-    version is more separate from the others, overlap and gaps weighed in, is replaced by it.
+    Clusters the rows by k-means on all features. Then, cluster by cluster, it tries to drop one
+    or several features: the rows are clustered again without them, and every cluster whose new
+    version is more separable from the others, with penalties for overlap and gaps, is replaced
+    by it.
 
     Parameters
     ----------
     n_features_to_select : int, "auto", dict or None, default=None
-        Length of the one list (`get_support`, `transform`); None keeps what any cluster
-        keeps, "auto" as many as a curve says; a dict says which curve, as in a pipeline.
+        Number of features that are selected globally (`get_support`, `transform`). None keeps
+        the features that any cluster keeps; "auto" chooses the number from a curve; a dict
+        selects the curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of clusters, in [1, 60].
     alpha, beta : float, default=4.0
-        Price of rows in several clusters and of rows in none; the paper has 1 and 1, and 1 and 6
-        for iris.
+        Penalty weights for rows in several clusters and for rows in no cluster; the paper uses 1
+        and 1, and for iris 1 and 6.
     tie_width : float, default=2.0
-        A loss of separability within this many standard errors is a tie, which fewer features
-        win. 0: the paper's rule, in which every difference counts. See Notes.
+        A loss of separability within this many standard errors is a tie, in which fewer features
+        are preferred. 0: the paper's rule, by which every difference counts. See Notes.
     drop : {"auto", "one", "many"}, default="auto"
-        Try without each feature, as the paper does; or without the quarter of a cluster's features
-        in which alone it is least separate, half of that, and so on down to one. "auto": many if
-        there are more than 40 features, where trying each takes minutes.
+        "one" tries to drop each feature alone, as in the paper. "many" ranks a cluster's features
+        by its separability in each feature alone, and tries to drop the lowest quarter, half of
+        that, and so on down to one. "auto": "many" if there are more than 40 features, because
+        trying each one then takes minutes.
     init : "k-means++" or array-like, default="k-means++"
-        Where the clusters begin: the best of ``n_init`` searches; centroids of shape
+        Initial clusters: the best of ``n_init`` searches; centroids of shape
         (n_clusters, n_features), in units of the preprocessed data; or labels of shape
-        (n_samples,), whose class means are taken.
+        (n_samples,), whose class means are the centroids.
     n_init : int, default=10
-        Searches from k-means++, each on at most 5,000 rows.
+        Number of searches from k-means++, each on at most 5,000 rows.
     sample_size : int or None, default=None
-        Random rows to search on; all are labeled at the end. None: all rows up to 20,000, or
-        fewer (down to 1,250) where ``memory_limit`` asks for it.
+        Number of random rows to search on; all rows are labeled at the end. None: all rows up to
+        20,000, or fewer (down to 1,250) if ``memory_limit`` requires it.
     unassigned : {"nearest", "leave"}, default="nearest"
-        Rows of no cluster take the nearest by eq. (20), or the label -1.
+        Rows in no cluster get the label of the nearest one by eq. (20), or the label -1.
     max_iter : int, default=100
-        Most iterations of k-means for a candidate.
+        Maximum number of k-means iterations for a candidate.
     tol : float, default=1e-3
-        A candidate's k-means stops when its centers move less than this share of their extent.
+        A candidate's k-means stops when its centers move by less than this share of their extent.
 
     Attributes
     ----------
     feature_subsets_ : list of ndarray of int64
         Indices of the features that each cluster keeps.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
-        Of several clusters a row belongs to, the nearest by eq. (20).
+        Cluster of each row; for a row in several clusters, the nearest by eq. (20).
     membership_ : ndarray (zarr array where X was stored) of shape (n_samples, n_clusters), bool
-        Overlaps and gaps.
+        Membership of each row in each cluster: a row may be in several clusters or in none.
     cluster_centers_ : ndarray of shape (n_clusters, n_features), float64
-        Means of the members among the rows that were searched, in units of the preprocessed data.
+        Means of the members among the searched rows, in units of the preprocessed data.
     scores_ : ndarray of shape (n_features,), float64
         Fraction of rows whose cluster keeps the feature.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; of equal ones that in which alone the clusters are the more
-        separate; constant features come last.
+        Feature indices, best first; ties are ordered by the separability of the clusters in the
+        feature alone; constant features come last.
     trace_ : list of dict
         The accepted replacements: cluster, features dropped, log ratio with its standard error,
-        overlap and unassigned share with this one alone, where a round has several.
+        overlap and unassigned share. If a step has several replacements, the last two are those
+        of each replacement alone.
     evidence_ : float or None
-        How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
-        are compared by it. None if a label has fewer than two rows.
+        Goodness of fit of the solution (BIC), in nats relative to no clusters; restarts are
+        compared by it. None if a label has fewer than two rows.
     n_rows_ : int
-        Rows that were searched.
+        Number of rows that the search used.
     n_iter_ : int
-        Rounds over the clusters.
+        Number of rounds over the clusters.
     n_passes_ : int
-        Passes over X.
+        Number of passes over X.
 
     See Also
     --------
@@ -86,23 +90,25 @@ class LFS(LabelingSelector):
 
     Notes
     -----
-    Clusters are compared by eqs. (13) to (18) of [1]_, every one of a candidate clustering with
-    the one it overlaps most (figure 2 read to the letter), if the candidate has fewer features.
-    A rise of overlap or gaps counts against the new cluster (eqs. 17 and 18 print the other
-    sign). Equal members are a tie. Otherwise the standard error of the log ratio decides: a
-    jackknife that leaves out each of 20 groups of rows in turn, memberships fixed. With few rows
-    per feature (wine: 178 rows) errors are wide and features go that matter; ``tie_width=0`` then
-    does better. Where the covariance of a cluster is singular, all four terms are ratios of traces.
-    Features that never vary are dropped first. With ``drop="many"`` the most features go that may;
-    a loss is a tie only if in none of them the cluster's rows have another normal law than all rows
-    (BIC), and clusters with less than 10 rows a feature are compared by ratios of traces.
+    Clusters are compared by eqs. (13) to (18) of [1]_: each cluster of the solution with the
+    cluster of the candidate clustering that overlaps it most (figure 2 taken literally), if the
+    candidate has fewer features. A rise of overlap or gaps counts against the new cluster
+    (eqs. 17 and 18 are printed with the opposite sign). Equal members are a tie. Otherwise a loss
+    is compared with the standard error of the log ratio, from a jackknife that leaves out each of
+    20 groups of rows in turn, with fixed memberships. With few rows per feature (wine: 178 rows)
+    the errors are wide and relevant features are dropped; ``tie_width=0`` then does better. If
+    the covariance of a cluster is singular, all four terms are ratios of traces. Constant
+    features are dropped first. With ``drop="many"`` the largest acceptable group of features is
+    dropped; a loss is a tie only if, in each of these features, the normal distribution of the
+    cluster's rows does not differ from that of all rows (BIC), and clusters with at most 10 rows
+    per feature are compared by ratios of traces.
 
-    The variance in eq. (20) is the mean one of the features a cluster keeps.
+    The variance in eq. (20) is the mean variance of the features that a cluster keeps.
 
     Cost: three passes: moments, the rows to search on, and the labels of all rows, from which
-    ``scores_``, ``evidence_`` and the order of equal features follow. A search is a task of one
-    process, whose memory grows with rows * n_features, and with n_features^2 as far as there are
-    rows enough for a covariance.
+    ``scores_``, ``evidence_`` and the order of ties follow. Each search is a task in a single
+    process. Its memory grows with rows * n_features, and with n_features^2 as long as there are
+    enough rows for a covariance.
 
     References
     ----------

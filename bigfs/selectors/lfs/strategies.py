@@ -1,9 +1,9 @@
-"""The search of LFS: figure 2 of the paper, on rows in memory; a pass labels all rows.
+"""Search of LFS: figure 2 of the paper on rows in memory; one pass then labels all rows.
 
 Each step tries smaller subsets of one cluster, and compares every cluster of the solution with the
-new one that overlaps it most by adjusted normalized separability, eqs. (13) to (18). Covariances
-are those of the features of both subsets; where one of the four is singular, or a cluster has few
-rows, all four terms are ratios of traces.
+new cluster that overlaps it most, by adjusted normalized separability, eqs. (13) to (18).
+Covariances are computed in the features of both subsets; if one of the four is singular, or a
+cluster has few rows, all four terms are ratios of traces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bigfs.solvers.separability import (
     without_each,
 )
 
-# Entries of the covariances that are compared at a time.
+# Number of covariance entries that are processed at a time.
 TOGETHER = 2**18
 
 Sums = Sequence[np.ndarray]
@@ -48,16 +48,17 @@ Sums = Sequence[np.ndarray]
 
 @dataclass(frozen=True)
 class ClusterComparison:
-    """Compares versions of a cluster with the present one.
+    """Compare new versions of a cluster with the current one.
 
     Parameters
     ----------
     rows : SearchedRows
     clusters : Clusters
-        Of the solution.
+        Clusters of the solution.
     cluster : int
+        Index of the cluster that is compared.
     own : ndarray of shape (n_features,), bool
-        Its subset.
+        Feature subset of this cluster.
     parameters : LFSParameters
     """
 
@@ -73,7 +74,7 @@ class ClusterComparison:
         Parameters
         ----------
         new : ndarray of shape (n_versions, n_rows), bool
-            Their members.
+            Members of each version.
         masks : ndarray of shape (n_versions, n_features), bool
         sums : sequence of ndarray
             Counts, sums and sums of squares of the members.
@@ -81,8 +82,8 @@ class ClusterComparison:
         Returns
         -------
         compared : dict of str to ndarray of shape (n_versions,)
-            The fields of `Proposal` from ``same`` on. The ratio is 0 of equal members
-            (proposition 2), and -inf where it is not defined.
+            The fields ``same`` to ``unassigned`` of `Proposal`. The ratio is 0 if the members are
+            equal (proposition 2), and -inf if it is not defined.
         """
         ratios, traced = np.zeros(len(new)), np.zeros(len(new), dtype=bool)
         overlap, unassigned, penalty = (
@@ -106,7 +107,7 @@ class ClusterComparison:
     def _log_ratios(
         self, new: np.ndarray, masks: np.ndarray, features: np.ndarray, of_new: Sums
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logs of NV(new) over NV(old), and whether they are of traces."""
+        """Return the log ratios of NV(new) to NV(old), and the mask of those based on traces."""
         clusters, cluster, own = self.clusters, self.cluster, self.own[features]
         masks, old_count = masks[:, features], clusters.counts[self.cluster]
         counts, sums, squares = of_new[0], of_new[1][:, features], of_new[2][:, features]
@@ -132,7 +133,7 @@ class ClusterComparison:
             new_counts = np.tile(clusters.counts, (int(at.sum()), 1))
             new_means = np.tile(means, (len(new_counts), 1, 1))
             new_counts[:, cluster], new_means[:, cluster] = counts[at], fresh[at]
-            # NV of eqs. (13) and (14): the criterion on both subsets.
+            # NV of eqs. (13) and (14): product of the criterion over both subsets.
             with np.errstate(invalid="ignore"):  # all means may be equal in both
                 values[at] = sum(
                     log_separability(new_counts, new_means, after, subset)
@@ -142,12 +143,12 @@ class ClusterComparison:
         return values, traced
 
     def _products(self, members: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Return the sum of ``x x'`` of some rows in some features."""
+        """Return the sum of ``x x'`` over the given rows, in the given features."""
         inner = self.rows.X[np.ix_(members, features)]
         return np.asarray(inner.T @ inner)
 
     def _changed(self, new: np.ndarray, old: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Return the products of a new version, from those of the old one where most rows stay."""
+        """Return the products of a new version, updated from the old ones if most rows stay."""
         before = self.clusters.members[self.cluster]
         come, go = new & ~before, before & ~new
         if come.sum() + go.sum() > new.sum():
@@ -162,8 +163,9 @@ class ClusterComparison:
     ) -> tuple[np.ndarray, ...]:
         """Return O and U with each version, and ``2 (alpha dO + beta dU)``.
 
-        Rows are counted by groups, and ``totals`` makes of the counts, by its first axis, those
-        that the measures are taken of; each returned array has that axis before the versions.
+        Rows are counted per group. ``totals`` maps the counts, stacked along the first axis, to
+        those that the measures are computed from, such as leave-one-group-out totals. That axis
+        comes before the versions in each returned array.
         """
         members, cluster = self.clusters.members, self.cluster
         rest = members.sum(axis=0) == members[cluster]  # rows of no other cluster
@@ -187,9 +189,9 @@ class ClusterComparison:
         return overlap, unassigned, 2 * (alpha * d_overlap + beta * d_unassigned)
 
     def error(self, new: np.ndarray, mask: np.ndarray, use_trace: bool) -> float:
-        """Return the standard error of a version's ratio: each group of rows is left out in turn.
+        """Return the jackknife standard error of a version's ratio, leaving out groups of rows.
 
-        Memberships are fixed. NaN if a covariance is singular without a group.
+        Memberships are fixed. NaN if a covariance is singular when a group is left out.
         """
         cluster, ends, features = self.cluster, self.rows.ends, np.flatnonzero(self.own | mask)
         groups, inner = list(map(slice, ends[:-1], ends[1:])), self.rows.X.take(features, axis=1)
@@ -213,13 +215,13 @@ class ClusterComparison:
                 some = slice(begin, begin + step)
                 reduced = variance if use_trace else covariance
                 scatter = reduced(n[some, cluster], sums[some, place], within[some])
-                # A covariance that is not singular in all rows may be so without some of them.
+                # A covariance that is regular on all rows may be singular without some of them.
                 count = n[some, cluster].min()
                 if not use_trace and _any_singular([(scatter, count)], own, mask):
                     return float("nan")
                 for subset in (own, mask):
                     values = log_separability(n[some], centers[some], scatter, subset)
-                    with np.errstate(invalid="ignore"):  # of one that is infinite there is no error
+                    with np.errstate(invalid="ignore"):  # inf - inf; the error is then NaN
                         replicates[some] += sign * values
         return jackknife_error(replicates)
 
@@ -227,46 +229,47 @@ class ClusterComparison:
 def _any_singular(
     within: list[tuple[np.ndarray, float]], own: np.ndarray, mask: np.ndarray
 ) -> bool:
-    """Return whether one of the covariances is singular in one of two subsets."""
+    """Return True if one of the covariances is singular in one of two subsets."""
     every = np.arange(len(own))
     return any(
         is_singular(matrix, count, np.flatnonzero(subset))
         for matrix, count in within
-        if is_singular(matrix, count, every)  # else it is so in no subset
+        if is_singular(matrix, count, every)  # otherwise it is regular in every subset
         for subset in (own, mask)
     )
 
 
 @dataclass
 class Proposal:
-    """A cluster of a candidate clustering, to take the place of the one it overlaps most."""
+    """A cluster of a candidate clustering, proposed to replace the cluster that it overlaps."""
 
     mask: np.ndarray  # of shape (n_features,), bool: the candidate's features
-    centers: np.ndarray  # of shape (n_clusters, n_features), float64: the candidate's
-    label: int  # which of them is the new cluster
+    centers: np.ndarray  # of shape (n_clusters, n_features), float64: the candidate's centers
+    label: int  # label of the new cluster in the candidate clustering
     members: np.ndarray  # of shape (n_rows,), bool
-    same: bool  # whether they are those of the old cluster
-    ratio: float  # log of the adjusted value over that of the old cluster
-    traced: bool  # whether the ratio is of traces
-    overlap: float  # O and U with the replacement
-    unassigned: float
-    error: float = np.nan  # standard error of the ratio; NaN where it did not matter
+    same: bool  # True if the members are those of the old cluster
+    ratio: float  # log ratio of the adjusted value to that of the old cluster
+    traced: bool  # True if the ratio is based on traces
+    overlap: float  # O after the replacement
+    unassigned: float  # U after the replacement
+    error: float = np.nan  # standard error of the ratio; NaN if it was not needed
 
 
 @dataclass
 class LocalClusters(SearchState):
-    """A solution, and where the search stands."""
+    """A solution, and the state of the search."""
 
     name = "lfs"
 
     subsets: np.ndarray  # of shape (n_clusters, n_features), bool
     members: np.ndarray  # of shape (n_clusters, n_rows), bool
-    # Of shape (n_clusters, n_clusters, n_features), float64; (n_clusters, n_features), bool;
-    # (n_clusters,): the clustering that each cluster is of, its features, and which label.
+    # The clustering that each cluster was taken from: its centers, of shape (n_clusters,
+    # n_clusters, n_features), float64; its features, of shape (n_clusters, n_features), bool; and
+    # the label of the cluster in it, of shape (n_clusters,).
     centers: np.ndarray
     masks: np.ndarray
     labels: np.ndarray
-    # Of shape (n_clusters,), int64: the version in which a cluster's subsets were last tried.
+    # Of shape (n_clusters,), int64: the version at which a cluster's subsets were last tried.
     tried: np.ndarray
     trace: list[dict[str, Any]] = field(default_factory=list)  # the accepted replacements
     round: int = 0
@@ -275,7 +278,10 @@ class LocalClusters(SearchState):
 
     @classmethod
     def begin(cls, rows: SearchedRows, centers: np.ndarray, parameters: Any) -> LocalClusters:
-        """Cluster in all usable features; a cluster alone is separate from nothing."""
+        """Return the state after clustering in all usable features.
+
+        With a single cluster there is nothing to search, as it has no others to be separate from.
+        """
         k, usable = len(centers), rows.usable
         ends, labels = lloyd(rows.X, centers, usable[None], parameters.max_iter, parameters.tol)
         every = np.arange(k)
@@ -286,12 +292,12 @@ class LocalClusters(SearchState):
 
     @property
     def finished(self) -> bool:
-        """True if all clusters' subsets were tried on this solution in vain."""
+        """True if the subsets of all clusters were tried on this solution without a change."""
         return bool((self.tried == self.version).all())
 
     @property
     def note(self) -> str:
-        """The round, and how many features are left."""
+        """Number of the round, and number of remaining features, as text."""
         return f"round {self.round + 1}, {int(self.subsets.sum())} features in all clusters"
 
     def rule(self, rows: SearchedRows) -> ClusterRule:
@@ -300,7 +306,8 @@ class LocalClusters(SearchState):
         variances = np.array(
             [of[kept].mean() for of, kept in zip(clusters.variances, self.subsets, strict=True)]
         )
-        # A cluster of equal rows has no variance: only equal rows are near to it.
+        # The variance of a cluster of equal rows is zero: with this lower bound only equal rows are
+        # near it.
         variances = np.maximum(variances, 1e-12 * variances.max() or 1.0)
         return ClusterRule(
             rows.origin, self.centers, self.masks, np.arange(len(self.labels)), self.labels,
@@ -308,7 +315,7 @@ class LocalClusters(SearchState):
         )  # fmt: skip
 
     def step(self, rows: SearchedRows, parameters: LFSParameters) -> None:
-        """Try smaller subsets of the next cluster; take the best for every cluster."""
+        """Try smaller subsets of the next cluster, and replace the clusters that they improve."""
         cluster = self.next_cluster
         if self.tried[cluster] != self.version:
             self.tried[cluster] = self.version
@@ -318,7 +325,7 @@ class LocalClusters(SearchState):
         self.round += self.next_cluster == 0
 
     def _try(self, rows: SearchedRows, cluster: int, parameters: LFSParameters) -> None:
-        """Try a cluster without each feature alone, or without several."""
+        """Try to drop each feature of a cluster alone, or several features at a time."""
         clusters, kept = Clusters.of(rows, self.members), np.flatnonzero(self.subsets[cluster])
         many = parameters.drops_many(self.subsets.shape[1])
         dropped: Any = kept[:, None]
@@ -339,7 +346,7 @@ class LocalClusters(SearchState):
         accepted = {}
         for other, ladder in enumerate(ladders):
             ladder.sort(key=lambda proposal: int(proposal.mask.sum()))
-            # Ties of several features at a time would soon lose all of them.
+            # If ties could drop any group of features, all features would soon be lost.
             may_go = ~telling[other] if many else np.ones_like(telling[other])
             for proposal in ladder:
                 gone = self.subsets[other] & ~proposal.mask
@@ -347,7 +354,7 @@ class LocalClusters(SearchState):
                 if loses and parameters.tie_width > 0 and may_go[gone].all():
                     tried = proposal.members, proposal.mask, proposal.traced
                     proposal.error = comparisons[other].error(*tried)
-                # A loss within some standard errors is a tie, which fewer features win.
+                # A loss within `tie_width` standard errors is a tie: fewer features are preferred.
                 if not loses or proposal.ratio >= -parameters.tie_width * proposal.error:
                     accepted[other] = proposal
                     break
@@ -358,7 +365,7 @@ class LocalClusters(SearchState):
     def _proposals(
         self, comparisons: list[ClusterComparison], masks: np.ndarray
     ) -> list[list[Proposal]]:
-        """Return for each cluster what could replace it: the best proposal, or all of several."""
+        """Return the proposals to replace each cluster: the best one, or all with "many"."""
         k, d = self.subsets.shape
         X, clusters = comparisons[0].rows.X, comparisons[0].clusters
         parameters = comparisons[0].parameters
@@ -376,7 +383,7 @@ class LocalClusters(SearchState):
         return ladders
 
     def _replace(self, cluster: int, proposal: Proposal, tried: int) -> None:
-        """Put a cluster in the place of another, and say so in the trace."""
+        """Replace a cluster by a proposal, and record it in the trace."""
         old = self.subsets[cluster]
         self.trace.append(
             {
@@ -404,9 +411,10 @@ def _matches(
     labels: np.ndarray,
     sums: Sums,
 ) -> list[Proposal]:
-    """Return of each candidate clustering the cluster that overlaps one most, compared.
+    """Return a proposal per candidate clustering: the cluster that overlaps the current one most.
 
-    It has at least two rows, and a smaller subset than the cluster.
+    Candidates are left out if that cluster has fewer than two rows, if their subset is not smaller
+    than that of the current cluster, or if the ratio is not defined.
     """
     members = comparison.clusters.members
     n, k, every = len(masks), len(members), np.arange(len(masks))
@@ -430,15 +438,15 @@ def _matches(
 
 
 class LocalSearch(SampledSearch):
-    """The backward search with a subset for each cluster."""
+    """Backward search with a subset for each cluster."""
 
     kind = LocalClusters
     keeps_members, loops = True, 25
 
     def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
-        """Return the bytes of products and covariances, and of those without each group."""
+        """Return the bytes of products and covariances, also with each group left out."""
         d, many = self.shape.n_features, self.parameters.drops_many(self.shape.n_features)
-        # Features of two clusters, each with rows enough for them.
+        # Features of two clusters, each with enough rows for a covariance.
         side = min(d, 2 * n_rows // (ROWS_PER_FEATURE if many else 1), n_rows)
         square = 8 * side**2
         at_a_time = max(8 * TOGETHER, square)
@@ -449,7 +457,7 @@ class LocalSearch(SampledSearch):
         return np.asarray(counts @ solution["subsets"] / self.shape.n_samples)
 
     def details(self, solution: dict[str, Any], rule: ClusterRule) -> dict[str, Any]:
-        """Return the subsets, the rule in full, and the way of the search."""
+        """Return the subsets, the complete rule, and the course of the search."""
         return {
             "origin": rule.origin,
             "feature_masks": rule.subsets,

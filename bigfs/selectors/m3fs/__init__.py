@@ -1,6 +1,6 @@
-"""M3FS, features that separate clusters with a large margin, smoothly on the neighbor graph.
+"""M3FS: features that separate clusters with a large margin, smoothly on the neighbor graph.
 
-Maximum margin clustering is the same with every weight at 1 and no smoothness.
+Maximum margin clustering is the special case with all weights fixed at 1 and no smoothness.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bigfs.config.fields import (
 from bigfs.selectors.method import Bound, Method, needs_eigengap
 
 MAX_CLUSTERS = 254
-# Spectral starts: eigenvectors taken beyond (or below) the number of clusters.
+# Spectral starts: numbers of eigenvectors, relative to the number of clusters.
 EXTRA_EIGENVECTORS = (-1, 0, 1, 3)
 
 
@@ -36,23 +36,24 @@ class MarginParameters(Section):
     C
         Weight of the loss against the margin.
     balance
-        Largest mean decision value, or difference of them. null: no bound.
+        Upper bound of the mean decision value, or of the difference between two of them. null:
+        no bound.
     epsilon
-        No plane is violated by more than this at the end.
+        Upper bound of the violation of any plane at the end.
     fit_intercept
-        An intercept for every cluster.
+        Fit an intercept for every cluster.
     init
         Start: k-means (kmeans), or labels as in evaluate.labels, from 0 to n_clusters - 1.
     n_init
-        Restarts of k-means.
+        Number of restarts of k-means.
     nesting
         Outer loop; planes_outside is the paper's.
     sample_size
-        Samples to learn on; the others are labeled at the end. null: all.
+        Number of samples to learn on; the others are labeled at the end. null: all.
     max_iter
-        Most cone programs for a start, each with a pass over the data.
+        Maximum number of cone programs per start, each with a pass over the data.
     tol
-        The clusters stand when the objective falls by less than this share.
+        The clusters have converged when the relative decrease of the objective is at most this.
     """
 
     n_clusters: count_or_auto(2, MAX_CLUSTERS) = 2  # type: ignore[valid-type]
@@ -85,13 +86,13 @@ class M3FSParameters(MarginParameters):
     smoothness
         Weight of smoothness on the graph, per sample; the paper's lambda.
     graph
-        Pairs that smoothness counts: neighbors, or all (few samples only).
+        Pairs that enter the smoothness: neighbors, or all (few samples only).
     init
         Start: k-means (kmeans), k-means on the graph's eigenvectors (spectral), both
         (auto), or labels as in evaluate.labels, from 0 to n_clusters - 1.
     criterion
-        Which start to believe: the one whose clusters describe the samples best, each as a
-        Gaussian, or the one of the least objective.
+        Choice of the start: the one whose clusters describe the samples best, each as a
+        Gaussian, or the one with the smallest objective.
     nesting
         Outer loop; planes_outside is the paper's.
     """
@@ -103,17 +104,17 @@ class M3FSParameters(MarginParameters):
     nesting: Literal["clusters_outside", "planes_outside"] = "clusters_outside"
 
     def starts_at(self, kind: Literal["kmeans", "spectral"]) -> bool:
-        """Return whether k-means on the rows, or on the eigenvectors, is among the starts."""
+        """Return True if the starts include k-means on the rows, or on the eigenvectors."""
         return isinstance(self.init, str) and self.init in ("auto", kind)
 
 
 def n_eigenvectors(n_clusters: int | str) -> int | str:
-    """Return how many eigenvectors the spectral starts take; "auto": what the gap says."""
+    """Return the number of eigenvectors for the spectral starts; "auto" is returned unchanged."""
     return n_clusters if isinstance(n_clusters, str) else n_clusters + max(EXTRA_EIGENVECTORS)
 
 
 def _needs(parameters: M3FSParameters) -> tuple[str, ...]:
-    """Return the stages of all rows; a sample has stages of its own."""
+    """Return the stages needed on all rows; a sample has its own stages."""
     if parameters.sample_size is not None:
         return ()
     if parameters.starts_at("spectral") or parameters.n_clusters == "auto":
@@ -122,7 +123,10 @@ def _needs(parameters: M3FSParameters) -> tuple[str, ...]:
 
 
 def _reads(parameters: M3FSParameters) -> tuple[str, ...]:
-    """Return the sections read: that of the graph also by a sample, which has its own."""
+    """Return the configuration sections that are read.
+
+    A sample reads the graph section, too, for its own graph.
+    """
     return _needs(parameters) if "spectral" in _needs(parameters) else ("graph",)
 
 
@@ -147,7 +151,7 @@ class MaximumMarginClusteringParameters(MarginParameters):
 
 
 def _needs_of_clustering(parameters: MaximumMarginClusteringParameters) -> tuple[str, ...]:
-    """Return the stages of all rows; a sample has stages of its own."""
+    """Return the stages needed on all rows; a sample has its own stages."""
     return needs_eigengap(parameters) if parameters.sample_size is None else ()
 
 

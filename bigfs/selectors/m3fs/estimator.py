@@ -13,7 +13,7 @@ from bigfs.store.scratch import ArrayRef
 
 
 class MarginSelector(LabelingSelector):
-    """Base of M3FS and maximum margin clustering, whose rule also labels new rows.
+    """Base of M3FS and maximum margin clustering; their rule also labels new rows.
 
     Parameters
     ----------
@@ -22,7 +22,8 @@ class MarginSelector(LabelingSelector):
     C : float, default=10.0
         Weight of the mean loss ``max(0, 1 - margin)``.
     sample_size : int or None, default=None
-        Rows to learn on, drawn at random; the others are labeled in one pass. None: all.
+        Number of rows to learn on, drawn at random; the others are labeled in one pass. None:
+        all rows.
     """
 
     n_clusters: int | str = 2
@@ -45,87 +46,90 @@ class MarginSelector(LabelingSelector):
 class M3FS(MarginSelector):
     """Manifold-based maximum margin feature selection.
 
-    Looks for clusters that a linear rule separates with a large margin while it uses few
-    features, and asks the rule to be smooth on the neighbor graph. Every feature gets a weight
-    sigma in [0, 1]; they sum to the number of features to select.
+    Looks for clusters that a linear rule separates with a large margin while using few features,
+    and requires the rule to be smooth on the neighbor graph. Every feature gets a weight sigma in
+    [0, 1]; the weights sum to the number of features to select.
 
     Parameters
     ----------
     n_features_to_select : int, "auto", dict or None, default=None
-        m, how many features to keep and the sum of sigma; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
+        m, the number of features to keep and the sum of sigma. None keeps half of them; "auto"
+        chooses the number from a curve; a dict selects the curve, as in a pipeline.
     smoothness : float, default=1.0
         The paper's lambda, times n: the weight of ``f'Ln f / n``. 0: no graph in the objective.
     balance : float or None, default=0.1
-        The paper's l over n: the largest mean decision value (two clusters), or difference
-        between the means of two clusters' values. None: no bound.
+        The paper's l over n: upper bound of the mean decision value (two clusters), or of the
+        difference between the means of two clusters' values. None: no bound.
     graph : {"knn", "full"}, default="knn"
-        Which pairs smoothness counts: neighbors, or all of them, as in the paper (at most 50,000
-        rows: the work is quadratic). Starts use neighbors.
+        Pairs that enter the smoothness: neighbors, or all pairs, as in the paper (at most 50,000
+        rows: the cost is quadratic). Starts use neighbors.
     sigma : float, "median" or None, default=None
         Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
-        each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor; for all
+        a width per edge, ``max(s_i, s_j)^2`` with s the distance to the last neighbor; for all
         pairs the squared median neighbor distance.
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
-        Applied while reading. The decision values scale with the features, and so does what C
-        means. The default "rescale" divides all features by one number: right where they share a
-        unit, as pixels do; else "standardize".
+        Applied while reading. The decision values scale with the features, and so does the effect
+        of C. The default "rescale" divides all features by one number, which suits features that
+        share a unit, such as pixels; otherwise use "standardize".
     fit_intercept : bool, default=True
-        An intercept for every cluster (the paper has one for two clusters, none for more).
+        Fit an intercept for every cluster (the paper has one for two clusters, none for more).
     init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,), default="auto"
-        Where to begin: k-means on the rows, ``n_init`` times; k-means on the graph's
-        eigenvectors, of several numbers of them; both; or labels below ``n_clusters``.
+        Starts: k-means on the rows, ``n_init`` times ("kmeans"); k-means on several numbers of
+        eigenvectors of the graph ("spectral"); both ("auto"); or labels below ``n_clusters``.
     criterion : {"likelihood", "objective"}, default="likelihood"
-        Which start to believe, of those that converged and kept all clusters: the one whose
-        clusters describe the rows best, each as a Gaussian with a covariance of its own (on at
-        most 10,000 rows); or the one of the least objective, which prefers even halves. With
-        the likelihood, few starts are run where each takes long. See Notes.
+        Choice among the starts that converged and kept all clusters: the one whose clusters
+        describe the rows best, each as a Gaussian with its own covariance (on at most 10,000
+        rows); or the one with the smallest objective, which favors clusters of equal size. With
+        the likelihood, only a few starts are run if each takes long. See Notes.
     nesting : {"clusters_outside", "planes_outside"}, default="clusters_outside"
-        Planes are drawn until none is violated before any row changes its cluster; or the
-        paper's order, in which rows move while the set of planes is still small. See Notes.
+        "clusters_outside" draws planes until none is violated before any row changes its
+        cluster; "planes_outside" is the paper's order, in which rows move while the set of
+        planes is still small. See Notes.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        sigma, to six decimals: in [0, 1], with sum ``n_features_to_select``.
+        sigma, rounded to six decimals: in [0, 1], with sum ``n_features_to_select``.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last. The
-        order depends on m: for another number of features fit again.
+        order depends on m: fit again for another number of features.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Cluster of every row.
     coef_ : ndarray of shape (n_features, 1 or n_clusters), float64
         v, in units of the preprocessed features; one column for two clusters.
     intercept_ : ndarray of shape (1 or n_clusters,), float64
     objective_ : float
-        The last of ``objective_history_``: a lower bound too, as ``slack_`` is of the mean loss.
+        Last value of ``objective_history_``; like it a lower bound.
     objective_history_ : ndarray of shape (n_iter,), float64
-        After each round: rises with planes, falls with a change of the clusters. A lower bound
-        of what the clusters allow for which the planes were drawn; ``labels_`` may be one change
-        later, where the objective fell no more.
+        Objective after each round. It rises with new planes and falls with a change of the
+        clusters. It is a lower bound of the objective for the clusters that the planes were drawn
+        for; ``labels_`` may be one change later, if that change no longer lowered the objective.
     violation_history_ : ndarray of shape (n_iter,), float64
+        Violation after each round.
     slack_ : float
-        xi: what the objective leaves for the mean loss.
+        xi, the part of the objective that is left for the mean loss; a lower bound of it.
     violation_ : float
-        The certificate: mean loss under the final clusters beyond xi, at most epsilon.
+        Certificate: the mean loss under the final clusters minus xi, at most epsilon if converged.
     n_planes_, n_cccp_steps_, n_iter_ : int
-        Planes drawn, changes of the clusters, rounds: each a pass for a solution of a cone
-        program, or for new clusters.
+        Number of planes drawn, of changes of the clusters, and of rounds. A round is a pass,
+        either for the solution of a cone program or for new clusters.
     smoothness_term_ : float
         ``smoothness * f'Ln f / n``.
     gap_ : float
-        Relative gap of the last cone program.
+        Relative duality gap of the last cone program.
     converged_ : bool
+        True if the chosen start converged within ``max_iter`` rounds.
     starts_ : list of dict
-        Every start that was run, with its objective, loss, likelihood, sizes of its clusters and
-        counts.
+        Every start that was run, with its objective, loss, likelihood, cluster sizes and counts.
     start_labels_ : ndarray (zarr array where X was stored) of shape (n_learned, n_starts), uint8
-        Where each start ended, on the rows that were learned from.
+        Final clusters of each start, on the rows that were learned from.
     chosen_start_ : str
+        Name of the chosen start.
     sigma_ : float or None
-        Width of the heat weights; None where every edge has its own.
+        Width of the heat weights; None if every edge has its own.
     n_passes_ : int
-        Passes over X.
+        Number of passes over X.
 
     See Also
     --------
@@ -138,16 +142,17 @@ class M3FS(MarginSelector):
         min  1/2 sum_k |v_k|^2 / sigma_k + (C / n) sum_i xi_i + (smoothness / n) sum_p f_p'Ln f_p
         s.t. f_z - f_r >= 1 - xi_i for every row, its cluster z and every other r
 
-    with f = Xv + b. C and smoothness multiply means over the rows, so that neither depends on n,
-    nor on ``sample_size``. X is read once for each cone program, for all starts together; the
-    programs have a size that does not depend on n.
+    with f = Xv + b. C and smoothness multiply means over the rows, so that neither depends on n
+    or on ``sample_size``. X is read once for each cone program, for all starts together; the size
+    of the programs does not depend on n.
 
-    In the paper's nesting the planes are the outer loop. While they are few the clusters drift:
-    with two clusters they end where the objective is low, whatever the start; with more they
-    lose clusters. With the clusters outside, a start is refined rather than replaced: of many
-    features, the starts that describe the rows best in the beginning do so in the end. With more
-    than two clusters and more than 4,096 unknowns (features, and the intercept, times clusters),
-    where a start takes long, only the three that do are run, unless `criterion` is "objective".
+    In the paper's nesting the planes are the outer loop. While there are few planes the clusters
+    drift: with two clusters they end where the objective is low, whatever the start; with more,
+    clusters are lost. With the clusters in the outer loop, a start is refined rather than
+    replaced: with many features, the starts that describe the rows best initially also do so at
+    the end. With more than two clusters and more than 4,096 unknowns (features, and the
+    intercept, times clusters), a start takes long; then only the three starts that describe the
+    rows best are run, unless `criterion` is "objective".
 
     References
     ----------
@@ -173,26 +178,25 @@ class M3FS(MarginSelector):
 
 
 class MaximumMarginClustering(MarginSelector):
-    """Clusters that a linear rule on all features separates with the largest margin.
+    """Find clusters that a linear rule on all features separates with the largest margin.
 
     Features are ranked by the norms of the rule's coefficients.
 
     Parameters
     ----------
     n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline. The
-        clusters do not depend on it.
+        Number of features to keep. None keeps half of them; "auto" chooses the number from a
+        curve; a dict selects the curve, as in a pipeline. The clusters do not depend on it.
     balance : float or None, default=0.1
-        Largest mean decision value (two clusters), or difference between the means of two
-        clusters' values. None: no bound.
+        Upper bound of the mean decision value (two clusters), or of the difference between the
+        means of two clusters' values. None: no bound.
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading, as in `M3FS`.
     init : "kmeans" or array-like of shape (n_samples,), default="kmeans"
-        Where to begin: k-means on the rows, or labels below ``n_clusters``.
+        Start: k-means on the rows, or labels below ``n_clusters``.
     n_init : int, default=3
-        Restarts of k-means; the least objective is kept.
+        Number of restarts of k-means; the one with the smallest objective is kept.
     nesting : {"clusters_outside", "planes_outside"}, default="planes_outside"
         As in `M3FS`; the paper's order is the default here.
 
@@ -206,9 +210,9 @@ class MaximumMarginClustering(MarginSelector):
 
     Notes
     -----
-    Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
-    selects nothing: the clusters are those of `M3FS` with all features, no smoothness, this start
-    and this nesting.
+    Solves problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It only
+    clusters and selects nothing: the clusters are those of `M3FS` with all features, no
+    smoothness, and the same start and nesting.
 
     References
     ----------

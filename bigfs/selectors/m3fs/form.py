@@ -1,8 +1,8 @@
-"""The quadratic form of smoothness, ``[X 1]' Ln [X 1] / n``: one edge pass.
+"""Quadratic form of the smoothness, ``[X 1]' Ln [X 1] / n``, from one edge pass.
 
-``Ln = I - D^-1/2 W D^-1/2``. Each task sums over the rows of its block, and reads the rows that
-their edges lead to, one other block at a time. Columns are centered first, so that an offset does
-not cost digits, and the form is brought back.
+``Ln = I - D^-1/2 W D^-1/2``. Each task sums over the rows of its block, and reads their neighbors
+from the other blocks, one block at a time. Columns are centered first, so that an offset does not
+cause cancellation; the form is transformed back at the end.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bigfs.store.scratch import ArrayRef
 # Every pair of rows is visited twice: minutes at this number.
 MAX_FULL_ROWS = 50_000
 _TILE = 2048
-# Matrices of features alive at once where the form is brought back and clipped.
+# Matrices of n_features^2 in memory at once while the form is transformed back and clipped.
 _CLIPPED = 6
-# Share of the largest diagonal entry that is added to the diagonal, since a form may be singular:
-# far below the tolerance of the programs.
+# Share of the largest diagonal entry that is added to the diagonal, because a form may be singular.
+# It is far below the tolerance of the cone programs.
 _DEFINITE = 1e-12
 
 
@@ -40,7 +40,7 @@ def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     W : AffinityMatrix
-        Over the same rows.
+        Graph over the same rows.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
 
 
 def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
-    """Return the same for the complete graph with weights ``exp(-|x_i - x_j|^2 / sigma)``.
+    """Return the form for the complete graph with weights ``exp(-|x_i - x_j|^2 / sigma)``.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
     Raises
     ------
     InputError
-        If a row has no weight left to any other.
+        If all weights of a row are zero.
     """
     n, center = blocks.n_samples, _center(blocks)
     degrees = blocks.scratch.create(blocks.scratch.unique("degrees"), (n,), np.float64, blocks.rows)
@@ -84,7 +84,15 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
 
 
 def check_full(n_samples: int, weight: str) -> None:
-    """Raise unless a complete graph may have these weights and ``n_samples`` rows."""
+    """Raise if a complete graph does not support these weights or ``n_samples`` rows.
+
+    Raises
+    ------
+    InputError
+        If the weights are not heat weights.
+    MemoryLimitError
+        If there are more than `MAX_FULL_ROWS` rows.
+    """
     if weight != "heat":
         raise InputError(
             f"graph 'full' has heat weights, and graph.weight is '{weight}'. Set it to 'heat', or "
@@ -100,7 +108,7 @@ def check_full(n_samples: int, weight: str) -> None:
 def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     """Return the steps of `smooth_form`."""
     edges = 2 * shape.rows * n_neighbors
-    # The other block, the edges, and tiles in float64.
+    # The second block, the edges, and tiles in float64.
     needed = shape.block_bytes + 56 * edges + 24 * MIB
     return _form_steps(shape, "a block, one that its edges lead to", needed)
 
@@ -108,13 +116,16 @@ def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
 def full_steps(shape: Shape) -> tuple[Step, ...]:
     """Return the steps of `full_form`."""
     rows = min(_TILE, shape.rows)
-    # Two tiles in float64 with their products, the weights between them in four copies, degrees.
+    # Two tiles in float64 with their products, four copies of the weights between them, degrees.
     needed = 8 * rows * (4 * shape.n_features + 4 * rows) + 8 * shape.n_samples + 32 * MIB
     return _form_steps(shape, "two tiles of rows, their weights", needed, times=2)
 
 
 def _form_steps(shape: Shape, what: str, needed: int, times: int = 1) -> tuple[Step, ...]:
-    """Return passes that need what is said beside the sums of a fold, and the end by the client."""
+    """Return the steps of the passes, and of the final transformation on the client.
+
+    A task of a pass needs ``needed`` bytes in addition to the sums of a fold.
+    """
     width, parts = shape.n_features + 1, fold_parts(shape.n_blocks) + 1
     size = f"{width:,} x {width:,}"
     summed, needed = f"{what}, and {parts} sums of {size}", needed + 8 * parts * width**2
@@ -126,18 +137,18 @@ def _form_steps(shape: Shape, what: str, needed: int, times: int = 1) -> tuple[S
 
 
 def _center(blocks: RowBlocks) -> ArrayRef:
-    """Store the column means: what the rows are taken from."""
+    """Store the column means, which are subtracted from the rows."""
     return blocks.scratch.put(blocks.scratch.unique("center"), blocks.moments().mean)
 
 
 def _finished(total: np.ndarray, center: np.ndarray, n: int) -> np.ndarray:
-    """Bring the form of centered columns back, and make it positive semidefinite."""
-    ridge = _DEFINITE * total.diagonal().max() / n  # of centered columns: no offset raises it
+    """Transform the form of the centered columns back, and make it positive semidefinite."""
+    ridge = _DEFINITE * total.diagonal().max() / n  # from centered columns, so without offsets
     total[:-1] += np.outer(center, total[-1])
     total[:, :-1] += np.outer(total[:, -1], center)
     form = (total + total.T) / (2 * n)
     form.flat[:: len(form) + 1] += ridge
-    if dpotrf(form)[1]:  # rounding took more than that, or weights are of either sign
+    if dpotrf(form)[1]:  # rounding errors exceed the ridge, or weights have both signs
         values, vectors = np.linalg.eigh(form)
         form = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return np.asarray(form)
@@ -153,7 +164,7 @@ def _rows(X: np.ndarray, center: np.ndarray) -> np.ndarray:
 def _edge_task(
     bounds: tuple[int, int], reader: BlockReader, W: AffinityMatrix, rows: int, center: ArrayRef
 ) -> np.ndarray:
-    """Return ``Z'(Z - D^-1/2 W D^-1/2 Z)``, the left factor over the rows of one block."""
+    """Return ``Z'(Z - D^-1/2 W D^-1/2 Z)``, with the left factor restricted to one block's rows."""
     from scipy.sparse import csr_array
 
     start, stop = bounds
@@ -203,7 +214,7 @@ def _tiles(bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _AllPairs:
-    """The input of tasks over the weights between all rows, and the place of the degrees."""
+    """Input of the tasks over all pairs of rows, and the array that stores the degrees."""
 
     reader: BlockReader
     bounds: list[tuple[int, int]]
@@ -215,7 +226,10 @@ class _AllPairs:
 def _smoothed(
     block: tuple[int, int], pairs: _AllPairs, right: Callable[[slice, np.ndarray], np.ndarray]
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield tiles of a block's rows Z, and ``W R`` there, with ``R = right(rows, Z)`` of all."""
+    """Yield tiles of a block's rows Z, and their rows of ``W R``, where ``R = right(rows, Z)``.
+
+    Each tile is a tuple of the row slice, Z and ``W R``; R is computed from the tiles of all rows.
+    """
     read, mean = pairs.reader.read, pairs.center.load()
     for begin, end in _tiles([block]):
         mine, total = _rows(read(begin, end), mean), 0.0
@@ -233,7 +247,7 @@ def _degree_task(block: tuple[int, int], pairs: _AllPairs) -> None:
 
 
 def _full_task(block: tuple[int, int], pairs: _AllPairs) -> np.ndarray:
-    """Return the part of the form whose left factor is in one block."""
+    """Return the part of the form with the left factor restricted to one block's rows."""
     root = 1 / np.sqrt(pairs.degrees.load())[:, None]
     tiles = _smoothed(block, pairs, lambda rows, Z: root[rows] * Z)
     return np.asarray(sum(Z.T @ (Z - root[rows] * moved) for rows, Z, moved in tiles))

@@ -1,27 +1,27 @@
-"""M3FS from its starts: rounds of a cone program and a pass, until the clusters stand.
+"""Iterations of M3FS from its starts: rounds of a cone program and a pass, until convergence.
 
-With the clusters outside, a pass looks for the most violated plane while the clusters stand still;
-once none is violated, the next pass takes the clusters of the best point over and sums the planes
-for them again: a CCCP step. In the paper's nesting every pass does both, and planes are drawn when
-the objective stands still.
+With the clusters in the outer loop, a pass looks for the most violated plane while the clusters are
+fixed. Once none is violated, the next pass adopts the clusters of the best point and recomputes the
+sums of the planes for them: a CCCP step. In the paper's nesting every pass does both, and planes
+are drawn when the objective no longer changes.
 
-With the clusters outside a pass also draws a plane between the best point so far and the solution:
-solutions of few planes jump from side to side, and planes at them alone leave most of the rounds
-to undo that (Franc, Sonnenburg, "Optimized cutting plane algorithm", JMLR 10, 2009). Phases end
-when the best point, whose loss on all rows is known, is within C epsilon of the last solution,
-which no point is below: where that is the last solution itself, no plane is violated by more than
-epsilon.
+With the clusters in the outer loop, a pass also draws a plane between the best point so far and the
+solution: with few planes the solutions oscillate, and if planes are drawn at them alone, most of
+the rounds are spent on undoing that (Franc, Sonnenburg, "Optimized cutting plane algorithm", JMLR
+10, 2009). A phase ends when the objective at the best point, whose loss on all rows is known, is
+within C epsilon of that of the last solution, which is a lower bound. If the best point is the last
+solution itself, no plane is violated by more than epsilon.
 
-Data are read once in a round for all starts together.
+The data are read once per round for all starts together.
 
-With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
-column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
-cluster plus 1 (with two clusters just 1). All of it is one formula: a row with cluster z and rival
-r asks for ``f_z - f_r >= 1``, where with two clusters ``f_z - f_r`` is ``f`` or ``-f``.
+With two clusters V has one column and a row's cluster is 1 if ``f >= 0``; with more clusters it is
+the column of the largest value. A plane assigns a rival to some rows: 0 for none, otherwise the
+rival's cluster plus 1 (with two clusters just 1). One formula covers all cases: a row with cluster
+z and rival r requires ``f_z - f_r >= 1``, where with two clusters ``f_z - f_r`` is ``f`` or ``-f``.
 
-What a start keeps for every row, its clusters and its planes, is one small integer per row (one
-bit with two clusters), stored by blocks under the round that made it: a task that runs twice
-writes the same values again.
+The clusters of a start, and each of its planes, are one small integer per row (one bit with two
+clusters), stored by blocks under the round that made them: a task that runs twice writes the same
+values again.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from bigfs.store.scratch import ArrayRef
 
 @dataclass
 class PlaneSums:
-    """Sums of one pass over the rows for one start; two of them add up."""
+    """Sums of one pass over the rows for one start; the sums of two sets of rows can be added."""
 
     hinge: float  # sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane
-    chosen: int  # rows that the new plane names a rival for
+    chosen: int  # number of rows that have a rival in the new plane
     gradient: np.ndarray  # of shape (D, P), float64: sums of the new plane
-    # Of shape (n_planes, D, P), float64: what new clusters change of the sums of older planes;
-    # empty unless asked for.
+    # Of shape (n_planes, D, P), float64: change of the sums of older planes by the new clusters;
+    # empty unless requested.
     gradients: np.ndarray
-    counts: np.ndarray  # of shape (n_planes,), int64: and of the rows that they ask something of
-    changed: int  # rows whose cluster under V is not the stored one
-    sizes: np.ndarray  # of shape (n_clusters,), int64: rows of each cluster under V
+    counts: np.ndarray  # of shape (n_planes,), int64: change of the number of rows they constrain
+    changed: int  # number of rows whose cluster under V is not the stored one
+    sizes: np.ndarray  # of shape (n_clusters,), int64: number of rows of each cluster under V
 
     def __add__(self, other: PlaneSums) -> PlaneSums:
         """Add the sums of two sets of rows."""
@@ -67,7 +67,7 @@ class PlaneSums:
 
 
 def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return ``[X 1] V`` in float64; V has a row more than X has columns if it has intercepts."""
+    """Return ``[X 1] V`` in float64; the last row of V are the intercepts, if it has them."""
     d = X.shape[1]
     F = np.empty((len(X), V.shape[1]))
     for part, rows in float_tiles(X):
@@ -78,14 +78,14 @@ def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
 
 
 def clusters_of(F: np.ndarray) -> np.ndarray:
-    """Return the cluster of every row: the sign's, or the largest value's."""
+    """Return the cluster of every row: by sign with one column, otherwise by largest value."""
     if F.shape[1] == 1:
         return (F[:, 0] >= 0).astype(np.uint8)
     return F.argmax(axis=1).astype(np.uint8)
 
 
 def rivals(F: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most violated plane for clusters z, and what every row is short of a margin."""
+    """Return the most violated plane for clusters z, and each row's loss ``max(0, 1 - margin)``."""
     if F.shape[1] == 1:
         short = 1.0 - np.where(z == 1, F[:, 0], -F[:, 0])
         return (short > 0).astype(np.uint8), np.maximum(0.0, short)
@@ -98,12 +98,12 @@ def rivals(F: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plane_weights(plane: np.ndarray, z: np.ndarray, P: int) -> tuple[np.ndarray, int]:
-    """Return the weight of every row in a plane's sums, (P, n_rows), and the rows it counts."""
+    """Return the rows' weights in a plane's sums, (P, n_rows), and the number of rows with one."""
     named = plane > 0
     if P == 1:
         signs = np.where(z == 1, 1.0, -1.0)
         return (named * signs)[None, :], int(named.sum())
-    # A row whose rival has become its own cluster asks nothing.
+    # A row whose rival has become its own cluster is not constrained.
     named &= plane != z + 1
     clusters = np.arange(P)[:, None]
     weights = (z == clusters).astype(np.float64) - (plane == clusters + 1)
@@ -118,9 +118,9 @@ def plane_sums(
     intercept: bool,
     before: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted.
+    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and the row counts.
 
-    With the clusters ``before``, what has changed of both.
+    If the former clusters ``before`` are given, return the changes of both since then.
     """
     d, J = X.shape[1], len(planes)
     sums, counts = np.zeros((J * P, d + intercept)), np.zeros(J, dtype=np.int64)
@@ -136,7 +136,8 @@ def plane_sums(
                 weights[j] -= earlier
                 counts[j] -= named
         rows = X[part].astype(np.float64, copy=False)
-        # Of many planes few rows are of a cluster, or have it as a rival in any of them.
+        # Often only a few rows are in cluster p, or have it as a rival in one of the planes; the
+        # others have no weight in column p.
         for p in range(P):
             used = weights[:, p].any(axis=0)
             sums[p::P, :d] += weights[:, p, used] @ rows[used]
@@ -155,11 +156,11 @@ def block_step(
     X : ndarray of shape (n_rows, n_features)
     V : ndarray of shape (D, P)
     z : ndarray of shape (n_rows,), uint8
-        The present clusters.
+        The current clusters.
     older : list of ndarray of shape (n_rows,)
-        Planes of which is wanted what the clusters of V change.
+        Older planes whose changes by the clusters of V are computed.
     take_over : bool
-        Draw the plane for the clusters of V, not for the present ones.
+        Draw the plane for the clusters of V, not for the current ones.
 
     Returns
     -------
@@ -176,7 +177,7 @@ def block_step(
     plane, short = rivals(F, now if take_over else z)
     sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
     changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
-    # Few clusters change: the other rows ask the same of the older planes.
+    # Only a few rows change their cluster; the contributions of the others stay the same.
     step = tile_rows(X.shape[1])
     for begin in range(0, len(moved) if older else 0, step):
         part = moved[begin : begin + step]
@@ -192,14 +193,14 @@ def block_step(
 
 @dataclass(frozen=True)
 class Request:
-    """The request of one start to a pass; small and picklable."""
+    """Request of one start to a pass; small and picklable."""
 
     start: int  # number of the start
     plane: int  # number under which the new plane is stored
-    round: int  # under which the clusters of V are stored
-    # Round of the present clusters, which the plane is drawn for; 0: the start's labels.
+    round: int  # number under which the clusters of V are stored
+    # Round of the current clusters, for which the plane is drawn; 0: the start's labels.
     version: int
-    # Draw it for the clusters of V instead, and sum what they change of the older planes.
+    # Draw the plane for the clusters of V instead, and sum their changes of the older planes.
     take_over: bool
     ids: tuple[int, ...]  # numbers of the older planes
 
@@ -211,13 +212,13 @@ def _load(path: Location) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Clusters and planes of the rows of one block, in a folder that all processes reach."""
+    """Clusters and planes of the rows of one block, in a folder shared by all processes."""
 
     folder: str
     first_row: int
     n_rows: int
     labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters of round 0
-    bits: bool  # values are 0 and 1: eight of them in a byte
+    bits: bool  # True if the values are 0 and 1, stored as bits
     keeps: tuple[str, int]  # as in `Rounds`
 
     def _path(self, start: int, kind: str, round_: int) -> Location:
@@ -228,7 +229,7 @@ class StoredRows:
         return np.unpackbits(values, count=self.n_rows) if self.bits else values
 
     def _plane(self, start: int, number: int) -> np.ndarray:
-        """Return a plane, which stays in this process if there is room."""
+        """Return a plane, which is cached in this process if there is room."""
         (run, budget), key = self.keeps, ("plane", start, number, self.first_row)
         return memory.get(run, key, lambda: self._get(start, "plane", number), budget)
 
@@ -237,7 +238,7 @@ class StoredRows:
             np.save(file, np.packbits(values) if self.bits else values)
 
     def advance(self, X: np.ndarray, V: np.ndarray, request: Request) -> PlaneSums:
-        """Do one start's part of a pass on these rows, and store what it leaves behind."""
+        """Do one start's part of a pass on these rows, and store the new plane and clusters."""
         start, older = request.start, []
         if request.take_over:
             older = [self._plane(start, number) for number in request.ids]
@@ -278,25 +279,25 @@ def _label_kernel(X: np.ndarray, first_row: int, points: ArrayRef, out: ArrayRef
     return hinges
 
 
-# A plane whose multiplier is below this share of C is idle. With the clusters outside it is dropped
-# when they change, or after it was idle in this many draws of planes in a row; in the
-# paper's nesting an idle plane is needed again when they change.
+# A plane whose multiplier is below this share of C is idle. With the clusters in the outer loop it
+# is dropped when they change, or after it was idle in this many consecutive draws of planes. In the
+# paper's nesting idle planes are kept, because they are needed again when the clusters change.
 _IDLE = 1e-6
 _IDLE_DRAWS = 10
-# The second plane of a round is drawn at this share of the way from the best point.
+# The second plane of a round is drawn at this fraction of the way from the best point to V.
 _BETWEEN = 0.2
 _CHECKPOINT_SECONDS = 30.0
-# Up to this many unknowns, most of a step of a program is Python's, whose lock only one thread of a
-# process has: several that solve programs take longer than one after another.
+# Up to this many unknowns, most of the time of a solver step is spent in Python code, which holds
+# the interpreter lock: solving programs in several threads would be slower than one after another.
 _INTERPRETED_UNKNOWNS = 2_048
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of eq. (7) and (16) and of the iteration, and the sizes of V."""
+    """Parameters of eqs. (7) and (16) and of the iteration, and the dimensions of V."""
 
     parameters: M3FSParameters
-    n_columns: int  # P: one for two clusters, else their number
+    n_columns: int  # P: one for two clusters, otherwise the number of clusters
     n_selected: int  # m, the sum of sigma
     n_features: int
 
@@ -307,7 +308,7 @@ class Settings:
 
     @property
     def n_rows_of_v(self) -> int:
-        """D: the features, and the intercept where there is one."""
+        """D: the number of features, plus one if there is an intercept."""
         return self.n_features + self.parameters.fit_intercept
 
 
@@ -318,42 +319,42 @@ class Trajectory:
     number: int  # of the start
     V: np.ndarray  # of shape (D, P), float64
     sigma: np.ndarray  # of shape (n_features,), float64
-    # Of the last cone program.
+    # Results of the last cone program.
     slack: float = 0.0
     objective: float = np.inf
     gap: float = 0.0
-    # Of shape (n_kept, D, P), float64: mean sums of the planes for the present clusters.
+    # Of shape (n_kept, D, P), float64: mean sums of the planes for the current clusters.
     planes: np.ndarray = field(default_factory=lambda: np.empty(0))
     bounds: np.ndarray = field(default_factory=lambda: np.empty(0))  # of shape (n_kept,), float64
     # Of shape (n_kept,), float64.
     multipliers: np.ndarray = field(default_factory=lambda: np.empty(0))
-    # Of shape (n_kept,), int64: how many times planes were drawn since each was last not idle.
+    # Of shape (n_kept,), int64: number of draws of planes for which each has been idle in a row.
     idle: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    # Of shape (n_features,), float64: those of the last program; empty before it.
+    # Of shape (n_features,), float64: slopes from the last program; empty before it.
     slopes: np.ndarray = field(default_factory=lambda: np.empty(0))
-    # The numbers that the planes are stored under: twice that of their round, and one more where a
-    # plane was drawn between the best point and the solution.
+    # Numbers under which the planes are stored: twice that of their round, plus one if the plane
+    # was drawn between the best point and the solution.
     ids: list[int] = field(default_factory=list)
-    # Passes after the first one, each for a solution of the cone program or for new clusters.
+    # Number of passes after the first one, each for a solution of the cone program or new clusters.
     n_rounds: int = 0
-    n_planes: int = 0  # planes drawn
-    n_steps: int = 0  # changes of the clusters
-    version: int = 0  # the round that stored the present clusters; 0: those of the start
-    refresh: bool = False  # the next pass takes over the clusters of V
+    n_planes: int = 0  # number of planes drawn
+    n_steps: int = 0  # number of changes of the clusters
+    version: int = 0  # the round that stored the current clusters; 0: those of the start
+    refresh: bool = False  # True if the next pass adopts the clusters of V
     last: float = np.inf  # objective of the solution before the last change
-    last_value: float = np.inf  # and at the best point, where it is known for all rows
-    # Loss of the most violated plane beyond the slack; with the clusters outside that of the best
-    # point beyond what its share of the objective leaves.
+    last_value: float = np.inf  # objective at the best point then, with its loss on all rows
+    # Loss of the most violated plane minus the slack. With the clusters in the outer loop: loss at
+    # the best point minus what the objective leaves for it.
     violation: float = np.inf
-    # Of shape (D, P), float64: the point of the least objective over all rows for the present
+    # Of shape (D, P), float64: the point with the smallest objective on all rows for the current
     # clusters.
     best: np.ndarray = field(default_factory=lambda: np.empty(0))
-    # The objective there without the loss, and the mean loss.
+    # Objective at the best point without the loss, and the mean loss there.
     best_rest: float = np.inf
     best_loss: float = np.inf
-    best_changed: int = 0  # rows whose cluster under it is not the present one
-    # Of shape (n_clusters,), int64: rows of each cluster under V; with the clusters outside under
-    # the best point.
+    best_changed: int = 0  # number of rows whose cluster under it is not the current one
+    # Of shape (n_clusters,), int64: number of rows of each cluster under V; with the clusters in
+    # the outer loop, under the best point.
     sizes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     # Objective and violation of every round.
     history: list[tuple[float, float]] = field(default_factory=list)
@@ -362,32 +363,32 @@ class Trajectory:
 
     @classmethod
     def first(cls, number: int, settings: Settings) -> Trajectory:
-        """Return a start before its first pass."""
+        """Return the state of a start before its first pass."""
         V = np.zeros((settings.n_rows_of_v, settings.n_columns))
         sigma = np.full(settings.n_features, settings.n_selected / settings.n_features)
         return cls(number, V, sigma, planes=np.empty((0, *V.shape)))
 
     def requests(self, settings: Settings) -> list[Request]:
-        """Return what the next pass is asked for, one for each of `points`."""
+        """Return the requests to the next pass, one for each of `points`."""
         take_over = self.refresh or (settings.planes_outside and self.n_rounds > 0)
         rest = (self.n_rounds, self.version, take_over, tuple(self.ids))
         n_points = len(self.points(settings))
         return [Request(self.number, 2 * self.n_rounds + i, *rest) for i in range(n_points)]
 
     def solved(self, solution: ConeSolution) -> None:
-        """Take over a solution."""
+        """Store a solution of the cone program."""
         self.V, self.sigma, self.multipliers = solution.V, solution.sigma, solution.multipliers
         self.slack, self.objective, self.gap = solution.slack, solution.objective, solution.gap
         self.slopes = solution.slopes
 
     def points(self, settings: Settings) -> list[np.ndarray]:
-        """Return where the next pass draws planes: at V, and between the best point and V."""
+        """Return the points at which the next pass draws planes: V, and one between best and V."""
         if not self.n_rounds or self.refresh or settings.planes_outside:
             return [self.V]
         return [self.V, self.best + _BETWEEN * (self.V - self.best)]
 
     def absorb(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
-        """Take what a pass found at each of its points, and decide what the next round does."""
+        """Process the sums of a pass at each of its points, and decide what the next round does."""
         sums = pass_sums[0]
         if settings.planes_outside:
             self.sizes = sums.sizes
@@ -416,12 +417,13 @@ class Trajectory:
             self._take_best(settings)
 
     def _compare(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
-        """Keep the best point; the slack is what the objective leaves for the loss there."""
+        """Update the best point; the slack is what the objective leaves for the loss there."""
         C = settings.parameters.C
         rest = self.objective - C * self.slack if self.n_rounds else 0.0
         if self.refresh:
-            self.best_loss = np.inf  # it was that of other clusters
-        # The objective is convex: between two points it is at most between their values.
+            self.best_loss = np.inf  # the former value was for other clusters
+        # The objective without the loss is convex: between two points it is at most the
+        # interpolation of their values.
         between = self.best_rest + _BETWEEN * (rest - self.best_rest)
         for V, share, sums in zip(self.points(settings), (rest, between), pass_sums, strict=False):
             loss = sums.hinge / n
@@ -432,13 +434,13 @@ class Trajectory:
         self.violation = self.best_loss - self.slack
 
     def _take_best(self, settings: Settings) -> None:
-        """Go to the best point."""
+        """Set V and sigma to those of the best point."""
         self.V = self.best
         norms = np.linalg.norm(self.V[: settings.n_features], axis=1)
         self.sigma = weights_of(norms, settings.n_selected)
 
     def _clusters_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
-        """Draw planes until none is violated, then change the clusters, until they stay."""
+        """Draw planes until none is violated, then change the clusters, until they converge."""
         if self.violation > settings.parameters.epsilon:
             self._append(pass_sums, settings, n)
         if self.refresh:
@@ -447,7 +449,8 @@ class Trajectory:
             return
         if self.violation > settings.parameters.epsilon:
             return
-        # Solutions are below the best points by up to C epsilon, and alone may seem to rise.
+        # The objectives of the solutions are lower by up to C epsilon than at the best points, so
+        # that they alone may appear to rise.
         value = self.best_rest + settings.parameters.C * self.best_loss
         fell = max(self.last - self.objective, self.last_value - value)
         self.last, self.last_value = self.objective, value
@@ -459,7 +462,7 @@ class Trajectory:
         self._keep(self.multipliers > _IDLE * settings.parameters.C)
 
     def _planes_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
-        """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
+        """Change the clusters until the objective converges, then draw a plane (algorithm 1)."""
         fell = self.last - self.objective
         self.last = self.objective
         if fell > settings.parameters.tol * abs(self.objective):
@@ -472,13 +475,13 @@ class Trajectory:
         self._append(pass_sums, settings, n)
 
     def _keep(self, kept: np.ndarray) -> None:
-        """Drop the other planes."""
+        """Keep the planes selected by the mask, and drop the others."""
         self.planes, self.bounds = self.planes[kept], self.bounds[kept]
         self.multipliers, self.idle = self.multipliers[kept], self.idle[kept]
         self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
 
     def _append(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
-        """Add the planes of a pass, and drop those that have long been idle."""
+        """Add the planes of a pass, and drop those that have been idle for `_IDLE_DRAWS` draws."""
         if not settings.planes_outside:
             self.idle = np.where(self.multipliers > _IDLE * settings.parameters.C, 0, self.idle + 1)
             self._keep(self.idle < _IDLE_DRAWS)
@@ -492,18 +495,18 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Rounds:
-    """The data that the tasks of all rounds share: small and picklable."""
+    """Data that the tasks of all rounds share; small and picklable."""
 
     settings: Settings
-    labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters to start from
-    folder: str  # of planes, clusters, and the arrays that tasks are handed
+    labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the initial clusters
+    folder: str  # folder of the planes, the clusters, and the arrays passed to tasks
     mean: ArrayRef  # of shape (D,), float64: the column means of [X 1]
     smooth: ArrayRef | None  # of shape (D, D), float64: smoothness times the form of the graph
-    # Name under which a process keeps blocks of X, planes, mean and form, and how many bytes.
+    # Name under which a process caches blocks of X, planes, mean and form, and the size in bytes.
     keeps: tuple[str, int]
 
     def program(self, stored: dict[str, np.ndarray]) -> ConeProgram:
-        """Return the cone program of planes that were handed over."""
+        """Return the cone program for the planes that were passed to a task."""
         settings, (run, budget) = self.settings, self.keeps
         balance, C = settings.parameters.balance, settings.parameters.C
         mean = memory.get(run, "mean", self.mean.load, budget)
@@ -515,11 +518,11 @@ class Rounds:
         return ConeProgram(stored["planes"], stored["bounds"], mean, balance, smooth, C, *sizes)
 
     def solve(self, states: list[Trajectory]) -> None:
-        """Solve the cone programs of starts, one task each."""
+        """Solve the cone programs of the given starts, one task each."""
         names = ("planes", "bounds", "slopes")
         place = as_location(self.folder)
         items = [hand_over(place, {name: vars(s)[name] for name in names}) for s in states]
-        # In turn by the threads of a process, where that takes less time.
+        # Small programs are solved one at a time in each process, which is faster.
         small = self.settings.n_rows_of_v * self.settings.n_columns <= _INTERPRETED_UNKNOWNS
         with at_most_at_once(1) if small else nullcontext():
             solutions = run_tasks(_solve_task, items, self, label="m3fs solve")
@@ -528,7 +531,7 @@ class Rounds:
             discard(item)
 
     def step(self, states: list[Trajectory], blocks: RowBlocks) -> None:
-        """Run one pass for starts, and have them take what it found."""
+        """Run one pass for the given starts, and update their states."""
         settings = self.settings
         requests = tuple(request for state in states for request in state.requests(settings))
         points = [point for state in states for point in state.points(settings)]
@@ -542,10 +545,10 @@ class Rounds:
 
 
 def run_starts(blocks: RowBlocks, rounds: Rounds, checkpoint: Location | None) -> list[Trajectory]:
-    """Run all starts to their ends, in lock-step.
+    """Run all starts in lock-step until each has converged or reached ``max_iter``.
 
-    The checkpoint, if there is one, is a file that outlives this process: it is read if it is
-    there, and written every half minute.
+    The checkpoint, if given, is a file that survives this process: it is read if it exists, and
+    written every 30 seconds.
     """
     n_starts, settings = rounds.labels.shape[1], rounds.settings
     states = [Trajectory(**stored) for stored in load_state(checkpoint) or []]
@@ -581,7 +584,7 @@ def _step_task(
     requests: tuple[Request, ...],
     shared: Any,
 ) -> list[PlaneSums]:
-    """Do all starts' parts on one block, which stays in this process if there is room."""
+    """Do all starts' parts of a pass on one block, cached in this process if there is room."""
     start, stop = bounds
     (run, budget), key = rounds.keeps, (reader.token, start)
     X = memory.get(run, key, lambda: reader.read(start, stop), budget)

@@ -1,15 +1,15 @@
-"""Starts of M3FS: k-means on the rows or the eigenvectors of their graph; and the choice of one.
+"""Starts of M3FS, from k-means on the rows or on eigenvectors of their graph, and their choice.
 
-Where many starts are run to their ends, the one whose clusters describe the rows best is chosen:
-every cluster is taken for a Gaussian with a mean and a covariance of its own, and every ending for
-the mixture of its clusters, rows counted where they were put. The objective cannot compare endings
-so: it prefers even halves and knows of each feature only what the rule makes of it.
+If several starts are run to convergence, the one whose clusters describe the rows best is chosen:
+every cluster is modeled as a Gaussian with its own mean and covariance, and every result as the
+mixture of its clusters, with hard assignment of the rows. The objective is not suited to compare
+results: it favors clusters of equal size, and depends on the features only through the rule.
 
-With many features and clusters a start takes long, and ends near where it began: there only the
-starts that describe the rows best are run. On the shared sets with more than two clusters and more
-than 2,000 unknowns the chosen start was the likeliest one from the beginning (correlation of both
-likelihoods 0.91 to 1). With few features, and with two clusters of text, the order of the
-beginnings says little of that of the ends.
+With many features and clusters a start takes long, and its result is close to the initial clusters:
+then only the starts that describe the rows best are run. On the shared data sets with more than two
+clusters and more than 2,000 unknowns, the chosen start had the highest likelihood from the
+beginning (correlation of initial and final likelihoods 0.91 to 1). With few features, and with two
+clusters of text, the initial order of the starts says little about the final one.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _RESTARTS = 10
 # Added to the variance of every direction, as a share of the features' mean variance: a cluster
 # may have fewer rows than there are features.
 RIDGE = 0.2
-# Figures that differ by less are equal, whatever their last bits.
+# Likelihoods and objectives are rounded to this many decimals before they are compared.
 DIGITS = 9
-# With more than two clusters and more unknowns, only the likeliest starts are run to their ends.
+# With more than two clusters and more unknowns than this, only the likeliest starts are run.
 _MANY_UNKNOWNS = 4096
 _FEW_STARTS = 3
 
 
 def most_starts(parameters: M3FSParameters) -> int:
-    """Return how many starts there are at most."""
+    """Return an upper bound of the number of starts."""
     of_rows = parameters.n_init if parameters.starts_at("kmeans") else 0
-    # Each width as it is, and with rows scaled.
+    # Each number of eigenvectors as it is, and with rows scaled.
     of_eigenvectors = 2 * len(EXTRA_EIGENVECTORS) if parameters.starts_at("spectral") else 0
     return of_rows + of_eigenvectors or 1
 
@@ -77,9 +77,9 @@ def start_labels(
     spectral: SpectralEmbedding | None,
     scratch: Scratch,
 ) -> tuple[list[str], ArrayRef]:
-    """Return the starts' names, and their labels: an array (n_samples, n_starts), uint8.
+    """Return the names of the starts, and their labels: an array (n_samples, n_starts), uint8.
 
-    Starts that are the same clusters count once.
+    Starts with the same clusters are merged.
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ def start_labels(
     n_clusters : int
     init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,)
     n_init : int
-        Restarts of k-means.
+        Number of restarts of k-means.
     random_state : int
     spectral : SpectralEmbedding or None
-        For the spectral starts; not used by others.
+        Embedding for the spectral starts; ignored by the others.
     scratch : Scratch
-        Where the labels are stored.
+        Folder in which the labels are stored.
     """
     n = blocks.n_samples
     if not isinstance(init, str):
@@ -122,12 +122,12 @@ def start_labels(
 def _collect_task(
     bounds: tuple[int, int], sources: list[ArrayRef], together: ArrayRef, n_clusters: int
 ) -> np.ndarray:
-    """Bring the labels of one block together; count how often clusters of two starts meet.
+    """Collect the labels of one block, and count the rows that two starts' clusters share.
 
     Returns
     -------
     overlap : ndarray of shape (n_starts, n_starts, n_clusters, n_clusters), int64
-        Only below the diagonal of the starts.
+        Contingency tables of each start with the earlier ones; zero for the other pairs.
     """
     parts = [source.read(*bounds).reshape(bounds[1] - bounds[0], -1) for source in sources]
     labels = np.concatenate(parts, axis=1).astype(np.int64)
@@ -142,7 +142,7 @@ def _collect_task(
 
 
 def _distinct(overlap: np.ndarray) -> list[int]:
-    """Return the starts that are not an earlier one under other cluster numbers."""
+    """Return the starts that do not equal an earlier one up to a permutation of the clusters."""
     kept: list[int] = []
     for i in range(len(overlap)):
         met = overlap[i, kept] > 0
@@ -153,7 +153,7 @@ def _distinct(overlap: np.ndarray) -> list[int]:
 
 
 def kept_starts(blocks: RowBlocks, labels: ArrayRef, kept: list[int], scratch: Scratch) -> ArrayRef:
-    """Return the labels of some starts."""
+    """Return a new array with the labels of the given starts."""
     name, shape = scratch.unique("kept_starts"), (blocks.n_samples, len(kept))
     out = scratch.create(name, shape, np.uint8, blocks.rows)
     write_starts(blocks, labels, kept, out)
@@ -161,7 +161,7 @@ def kept_starts(blocks: RowBlocks, labels: ArrayRef, kept: list[int], scratch: S
 
 
 def write_starts(blocks: RowBlocks, labels: ArrayRef, kept: list[int], out: ArrayRef) -> None:
-    """Write the labels of some starts; of one to an array of shape (n_samples,)."""
+    """Write the labels of the given starts; for one start ``out`` may have shape (n_samples,)."""
     run_tasks(_pick_task, blocks.bounds, labels, kept, out, label="m3fs starts", unit="blocks")
 
 
@@ -177,7 +177,7 @@ def _spectral_labels(
     random_state: int,
     scratch: Scratch,
 ) -> tuple[list[str], ArrayRef]:
-    """Cluster the rows of the embedding, of several widths, as they are and scaled to norm one."""
+    """Cluster the rows of embeddings of several widths, as they are and scaled to norm one."""
     n, embedding = blocks.n_samples, spectral.embedding_ref
     width = min(embedding.shape[1], n - 2)
     widths = sorted({min(max(1, n_clusters + extra), width) for extra in EXTRA_EIGENVECTORS})
@@ -193,26 +193,27 @@ def _spectral_labels(
 
 
 def starts_to_run(n_starts: int, size: tuple[int, int], criterion: str) -> int:
-    """Return how many starts are run to their ends, with V of a size."""
+    """Return the number of starts that are run to convergence, for V of shape ``size``."""
     many = size[1] > 1 and size[0] * size[1] > _MANY_UNKNOWNS
     return min(n_starts, _FEW_STARTS) if many and criterion == "likelihood" else n_starts
 
 
 def likeliest(likely: np.ndarray, count: int) -> list[int]:
-    """Return the numbers of the likeliest starts, in their order; ties go to the first."""
+    """Return the numbers of the ``count`` likeliest starts, ascending; ties go to the first."""
     ranked = np.argsort(-np.round(likely, DIGITS), kind="stable")
     return [int(number) for number in np.sort(ranked[:count])]
 
 
 def compared_rows(shape: Shape) -> int:
-    """Return on how many rows of data the endings are compared."""
+    """Return the number of rows on which the results of the starts are compared."""
     return min(shape.n_samples, 10_000, max(100, 2**22 // shape.n_features))
 
 
 def choice_steps(shape: Shape, n_starts: int) -> tuple[Step, ...]:
     """Return the steps of `likelihoods`."""
     size, d, what = compared_rows(shape), shape.n_features, "the rows that starts are compared on"
-    # The rows as stored, in float64 and a cluster's; the smaller matrix and its workspace.
+    # The rows as stored, in float64, and those of a cluster; the smaller product of its rows with
+    # its workspace.
     needed = size * d * (shape.itemsize + 16) + 24 * min(size, d) ** 2 + 8 * MIB
     return (
         *gather_steps(shape, size),
@@ -222,14 +223,14 @@ def choice_steps(shape: Shape, n_starts: int) -> tuple[Step, ...]:
 
 
 def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.ndarray:
-    """Return how well each column of labels describes the rows: one pass.
+    """Return the likelihood of the clusters of each start, from one pass over the data.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     clusters : ArrayRef of shape (n_samples, n_starts), uint8
     random_state : int
-        Of the rows that are drawn where there are many.
+        Seed for drawing the compared rows, if there are more than `compared_rows`.
 
     Returns
     -------
@@ -265,7 +266,7 @@ def mean_log_likelihood(X: np.ndarray, labels: np.ndarray) -> float:
     Returns
     -------
     likelihood : float
-        0 where no feature varies.
+        0 if no feature varies.
     """
     X = X.astype(np.float64)
     n, d = X.shape
@@ -276,7 +277,7 @@ def mean_log_likelihood(X: np.ndarray, labels: np.ndarray) -> float:
     for c in np.unique(labels):
         Z = X[labels == c]
         Z -= Z.mean(axis=0)
-        # The smaller of the two has the eigenvalues; the others are zero.
+        # The smaller of the two products has all nonzero eigenvalues.
         moments = Z @ Z.T if len(Z) < d else Z.T @ Z
         values = np.maximum(np.linalg.eigvalsh(moments) / len(Z), 0.0)
         entropy = d * np.log(2 * np.pi * ridge) + np.log1p(values / ridge).sum()

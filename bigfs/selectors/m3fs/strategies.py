@@ -1,4 +1,4 @@
-"""The strategies of M3FS and maximum margin clustering: a search on all rows, or on a sample."""
+"""Strategies of M3FS and maximum margin clustering: a search on all rows, or on a sample."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ from bigfs.store.scratch import ArrayRef, Scratch, block_rows
 
 logger = logging.getLogger("bigfs")
 
-# Planes that a task may have to hold at once, as far as the memory plan goes: a byte for a row.
+# Number of planes that a task may hold at once, for the memory plan; each takes a byte per row.
 _PLANES = 200
-# And those of a start that processes keep between rounds; others are read again.
+# Number of planes per start that processes cache between rounds; others are read again.
 _KEPT_PLANES = 64
-# A cluster with fewer rows than this share of an even one is as good as empty.
+# A cluster with fewer rows than this share of the mean cluster size is considered empty.
 _TINY = 0.1
-# Of weights: the gap of the solver leaves no more, and equal columns are equal in them.
+# Decimals of the weights: the gap of the solver supports no more, and after rounding, equal columns
+# have equal weights.
 _DECIMALS = 6
 
 
 def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
-    """Return the strategy: on a sample where one is asked for, else on all rows.
+    """Return the strategy: on a sample if one is requested, otherwise on all rows.
 
     Raises
     ------
     InputError
-        If the complete graph is asked for with other weights than it has.
+        If the complete graph is requested with other than heat weights.
     MemoryLimitError
-        If it is asked for and there are too many rows.
+        If the complete graph is requested and there are too many rows.
     """
     parameters = selection.parameters
     if parameters.sample_size is not None:
@@ -61,51 +62,52 @@ def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
 
 
 def round_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes of a task of a pass: a block with its planes."""
+    """Return the bytes of a task in a pass: a block with its planes."""
     # A block and its copy while it is read, decision values, planes and their weights.
     per_row = 2 * shape.n_features * shape.itemsize + 32 * n_columns + _PLANES
     return shape.rows * per_row + 48 * 10**6
 
 
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return the bytes of a cone program: dozens of planes, and matrices of smoothness.
+    """Return the bytes of a cone program: dozens of planes, and the matrices of the smoothness.
 
-    Of these there are five where all features are active: as given, doubled, and three of a step,
-    or one with one column. Where few are active, there is little but the first.
+    If all features are active there are five such matrices: the given one, its double, and three
+    of a solver step, or only one of a step if V has one column. If few features are active, the
+    given matrix dominates.
     """
     planes = 8 * 64 * n_rows_of_v * n_columns
     matrices = 3 if n_columns == 1 else 5
     return 4 * planes + (8 * matrices * n_rows_of_v**2 if smooth else 0) + 16 * MIB
 
 
-# Measured: products of the size of V in a round, planes and cone program together.
+# Measured: products of the size of V per round, for planes and cone program together.
 _PRODUCTS = 200
 
 
 @dataclass(frozen=True)
 class MarginSearch(Strategy):
-    """Clusters of large margin on all rows: several starts to their ends, and a choice of one."""
+    """Search for large-margin clusters on all rows: runs several starts and chooses one."""
 
-    # Not always the section of the method: it may be another one that is made of this.
+    # Not always the section of the method: maximum margin clustering derives these from its own.
     margin: M3FSParameters
     n_selected: int  # m, the sum of sigma
 
     @property
     def _size(self) -> tuple[int, int]:
-        """D and P of V; the most that "auto" makes them."""
+        """D and P of V; upper bounds if the number of clusters is "auto"."""
         n_clusters = largest_count(self.margin.n_clusters)
         n_rows_of_v = self.shape.n_features + self.margin.fit_intercept
         return n_rows_of_v, 1 if n_clusters == 2 else n_clusters
 
     @property
     def _most_run(self) -> int:
-        """The most starts that are run to their ends: all, where "auto" may find two clusters."""
+        """Upper bound of the number of starts to run: all, if "auto" may find two clusters."""
         n_rows_of_v, n_columns = self._size
         size = n_rows_of_v, 1 if isinstance(self.margin.n_clusters, str) else n_columns
         return starts.starts_to_run(starts.most_starts(self.margin), size, self.margin.criterion)
 
     def cost(self) -> StageCost:
-        """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
+        """Return the cost of the starts, of at most ``max_iter`` rounds each, and of the choice."""
         shape, parameters = self.shape, self.margin
         n, n_starts, n_run = shape.n_samples, starts.most_starts(parameters), self._most_run
         steps = [moments_step(shape), *starts.start_steps(shape, parameters)]
@@ -120,7 +122,7 @@ class MarginSearch(Strategy):
         if parameters.criterion == "likelihood":
             steps += starts.choice_steps(shape, n_run)
         steps.append(Step("the labels of a block", 16 * shape.rows * n_starts, shape.n_blocks))
-        # Clusters and planes of many rounds, in bits where there are two clusters.
+        # Clusters and planes of many rounds, stored as bits if there are two clusters.
         kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
         stored = n * (4 + n_run)
         scratch = stored + n * 6 * n_starts + kept_of_rows
@@ -128,11 +130,11 @@ class MarginSearch(Strategy):
 
     @property
     def _kept_bytes(self) -> int:
-        """Bytes of X and of planes that processes keep between rounds, where there is room."""
+        """Bytes of X and of planes that processes cache between rounds, if there is room."""
         return self.shape.nbytes + _KEPT_PLANES * self.shape.n_samples * self._most_run
 
     def _round_steps(self, n_run: int) -> tuple[Step, ...]:
-        """Return the steps from the starts to their ends, and of a pass that writes these."""
+        """Return the steps of the rounds, and of the pass that writes the final labels."""
         shape, rounds = self.shape, self.margin.max_iter + 1
         program = program_bytes(*self._size, self.margin.smoothness > 0)
         block = round_bytes(shape, self._size[1])
@@ -141,10 +143,10 @@ class MarginSearch(Strategy):
         seconds = product_seconds(shape.n_samples, n_rows_of_v, n_columns)
         seconds += product_seconds(_PRODUCTS, n_rows_of_v, n_rows_of_v, n_columns)
         what = f"a cone program of {n_rows_of_v:,} x {n_columns} unknowns"
-        # The first pass has no program yet.
+        # The first pass comes before the first program.
         solved = Step(what, program, n_run, 0, 2 * n_run, rounds - 1)
         what, requests = f"a block of {shape.rows:,} rows with its planes", 3 * shape.n_chunks
-        seconds *= n_run  # and none to read: processes keep their rows
+        seconds *= n_run  # reading is not counted: processes cache their rows
         drawn = Step(what, block, shape.n_blocks, 1, requests, rounds, seconds=seconds)
         return solved, drawn, written
 
@@ -154,7 +156,7 @@ class MarginSearch(Strategy):
         n, before = blocks.n_samples, blocks.passes
         n_clusters, eigengap = inputs.n_clusters(parameters.n_clusters)
         n_columns = 1 if n_clusters == 2 else n_clusters
-        # Tasks get them, and labels to start from may be an array.
+        # The parameters are sent to tasks, and init may be a large array of labels.
         of_rounds = parameters.model_copy(update={"init": None})
         settings = Settings(of_rounds, n_columns, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
@@ -198,7 +200,7 @@ class MarginSearch(Strategy):
     def _starts(
         self, inputs: Inputs, settings: Settings, n_clusters: int, folder: Scratch
     ) -> tuple[list[str], ArrayRef]:
-        """Return the names and the labels of the starts that are run to their ends."""
+        """Return the names and the labels of the starts that are run to convergence."""
         blocks, parameters, seed = inputs.blocks, self.margin, self.selection.random_state
         start = start_of(
             self.selection, blocks.n_samples, blocks.source.dropped, blocks.source.row_dimensions
@@ -223,7 +225,7 @@ class MarginSearch(Strategy):
         smooth: np.ndarray | None,
         folder: Scratch,
     ) -> Rounds:
-        """Return what the tasks of all rounds share, stored where they can read it."""
+        """Return the data that the tasks of all rounds share, stored where they can read it."""
         mean = blocks.moments().mean
         mean = np.append(mean, 1.0) if settings.parameters.fit_intercept else mean
         _, n_threads = worker_slots()
@@ -236,7 +238,7 @@ class MarginSearch(Strategy):
         return Rounds(settings, labels, str(folder.path), center, form, keeps)
 
     def _width(self, inputs: Inputs) -> float | None:
-        """Return the one width of all heat weights; None where every edge has its own."""
+        """Return the width shared by all heat weights; None if there is none."""
         if "graph" not in inputs.finished:
             return None
         given = inputs.affinity.sigma_
@@ -245,7 +247,7 @@ class MarginSearch(Strategy):
         return given
 
     def _smoothness(self, inputs: Inputs, settings: Settings) -> np.ndarray | None:
-        """Return smoothness times the quadratic form of the graph, or None."""
+        """Return smoothness times the quadratic form of the graph; None if smoothness is 0."""
         if settings.parameters.smoothness == 0:
             return None
         if self.margin.graph == "full":
@@ -261,8 +263,8 @@ class MarginSearch(Strategy):
 def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
     """Return the number of the chosen start.
 
-    One that converged and kept all its clusters; of those the one whose clusters describe the
-    rows best, or without likelihoods the least objective.
+    Among the starts that converged and kept all their clusters (or among all, if there are none),
+    it is the one with the highest likelihood, or without likelihoods with the smallest objective.
     """
     sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
@@ -274,7 +276,7 @@ def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
 
 
 def _common_details(state: Trajectory) -> dict[str, Any]:
-    """Return what is said of every start, and of the chosen one."""
+    """Return the details that are reported both for every start and for the chosen one."""
     return {
         "objective": state.objective,
         "slack": state.slack,
@@ -310,17 +312,17 @@ def _details_of(
 
 
 def choose_clustering(shape: Shape, selection: Selection) -> Strategy:
-    """Return the strategy of maximum margin clustering, on a sample where one is asked for."""
+    """Return the strategy of maximum margin clustering, on a sample if one is requested."""
     sampled = selection.parameters.sample_size is not None
     return (SampledRows if sampled else NormsOfRule)(shape, selection)
 
 
 class NormsOfRule(Strategy):
-    """The search of M3FS for clusters; a feature's score is the norm of its coefficients."""
+    """Cluster search of M3FS; the score of a feature is the norm of its coefficients."""
 
     @property
     def search(self) -> MarginSearch:
-        """The search, with every weight at 1."""
+        """The search of M3FS with every weight fixed at 1."""
         shared = {name: getattr(self.parameters, name) for name in MarginParameters.model_fields}
         parameters = M3FSParameters(**shared, smoothness=0.0, criterion="objective")
         n_features = self.shape.n_features
@@ -338,27 +340,27 @@ class NormsOfRule(Strategy):
 
 
 class SampledRows(Strategy):
-    """The stages of the method on rows drawn at random; the rule labels all rows in one pass.
+    """Run all stages of the method on random rows; one pass then labels all rows by the rule.
 
     The method is M3FS or maximum margin clustering, with a ``sample_size``.
     """
 
     def cost(self) -> StageCost:
-        """Return the cost of the draw, of the sample's stages and of the labels."""
+        """Return the cost of drawing the rows, of the sample's stages and of the labels."""
         n, sample = self.shape.n_samples, self._shape_of_sample()
         stages = stages_of_selection(self._selection())
         known = [cost for s in stages if (cost := s.choose(sample).cost()) is not None]
         steps = [step for cost in known for step in cost.steps]
         scratch, size = sum(cost.scratch_bytes for cost in known), sample.n_samples
         if size < n:
-            of_sample = [replace(step, passes=0) for step in steps]  # they do not read X
+            of_sample = [replace(step, passes=0) for step in steps]  # these steps do not read X
             drawn = Step(f"{size:,} row numbers", 16 * n, by_client=True)
             steps = [*gather_steps(self.shape, size), drawn, *of_sample]
             scratch += 2 * sample.nbytes
         columns = largest_count(self.parameters.n_clusters)
         needed = 8 * self.shape.rows * (columns + 2) + 16 * MIB
         steps.append(pass_over(self.shape, "a block and its labels", needed))
-        # What the result stage of the sample stores is the labels under every start.
+        # The result stage of the sample stores the labels of every start.
         stored = 4 * n + known[-1].stored_bytes
         return StageCost(
             tuple(steps),
@@ -371,7 +373,7 @@ class SampledRows(Strategy):
         )
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; details as those of the method on all rows."""
+        """Return the scores; the details are those of the method on all rows."""
         blocks, before = inputs.blocks, inputs.blocks.passes
         n, size = blocks.n_samples, self.parameters.sample_size
         scratch = blocks.scratch.child(blocks.scratch.unique("sample"))
@@ -396,7 +398,7 @@ class SampledRows(Strategy):
         return replace(result, details=details)
 
     def _shape_of_sample(self) -> Shape:
-        """Return the shape of the sampled rows, which are stored as one chunk."""
+        """Return the shape of the sampled rows, which are stored as a single chunk."""
         size, shape = self.parameters.sample_size, self.shape
         if size == shape.n_samples:
             return shape
@@ -404,7 +406,7 @@ class SampledRows(Strategy):
         return Shape(size, shape.n_features, shape.itemsize, rows, size)
 
     def _selection(self, ids: np.ndarray | None = None, source: Any = None) -> Selection:
-        """Return the selection for the sampled rows; with ``ids``, with their labels to start."""
+        """Return the selection for the sampled rows; with ``ids``, including their start labels."""
         selection, parameters = self.selection, self.parameters
         changes: dict[str, Any] = {"sample_size": None}
         graph = selection.graph or GraphConfig()

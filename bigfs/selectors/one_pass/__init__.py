@@ -1,6 +1,6 @@
-"""Methods that follow from sums of one pass: SPEC, the Laplacian score, the variance, Q-alpha.
+"""Methods based on sums of one pass: SPEC, the Laplacian score, the variance, Q-alpha.
 
-RandomSelection, which is what chance gives, takes a pass to know the constant features.
+RandomSelection, the chance baseline, needs a pass to find the constant features.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ class QAlphaParameters(Section):
     Attributes
     ----------
     n_clusters
-        Leading eigenvalues that count; auto: clusters by the graph's eigengap.
+        Number of leading eigenvalues that are used; auto: number of clusters by the graph's
+        eigengap.
     max_iter
-        Most iterations; they need no pass.
+        Maximum number of iterations; they need no pass.
     tol
-        Stop when no weight changes by more.
+        Stop when no weight changes by more than this.
     """
 
     n_clusters: CountOrAuto = 8
@@ -73,12 +74,12 @@ LAPLACIAN_SCORE = Method(
 
 
 class RandomSelectionParameters(Section):
-    """Features at random: what every other method is held against.
+    """Random features: the baseline for every other method.
 
     Attributes
     ----------
     n_draws
-        Rankings drawn; the first is the result's.
+        Number of rankings drawn; the first is the result's.
     """
 
     n_draws: PositiveInt = 10

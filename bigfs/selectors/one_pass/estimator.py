@@ -11,46 +11,47 @@ class QAlpha(SeededSelector):
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        How many leading eigenvalues of the samples' affinity count; at most the rank does.
+        Number of leading eigenvalues of the samples' affinity that are used, limited by its rank.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered and scaled to norm one afterwards.
     random_state : int or None, default=0
-        Seed of everything random: only the choice of "auto" is.
+        Seed; only the choice of the number of clusters with "auto" is random.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        The weight alpha of each feature, larger is better; together of norm one. Constant
-        features get the lowest.
+        The weight alpha of each feature, larger is better; the vector has norm one. Constant
+        features get the lowest score.
     n_iter_ : int
-        Iterations made.
+        Number of iterations.
     converged_ : bool
-        Whether the weights settled within ``tol``.
+        True if the weights converged within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
-        The sum of squares that is maximized, as each iteration sees it.
+        The maximized sum of squares at each iteration.
     n_clusters_ : int
-        With "auto", the number that was chosen.
+        With "auto", the chosen number.
     spectrum_ : ndarray, float64
-        With "auto", the eigenvalues of the graph that it was chosen among.
+        With "auto", the eigenvalues of the graph by which the number was chosen.
 
     Notes
     -----
-    The algorithm of section 4 of [1]_ (its standard power-embedded Q-alpha). With ``m_i`` the
-    values of feature i, centered and of norm one, ``A = sum_i alpha_i m_i m_i'`` and Q of
-    ``n_clusters`` orthonormal columns it maximizes ``tr(Q'A'A Q)`` by::
+    Implements the algorithm of section 4 of [1]_ (standard power-embedded Q-alpha). With ``m_i``
+    the values of feature i, centered and scaled to norm one, ``A = sum_i alpha_i m_i m_i'`` and Q
+    with ``n_clusters`` orthonormal columns, it maximizes ``tr(Q'A'A Q)`` by::
 
         G_ij = (m_i'm_j) (m_i'QQ'm_j),   alpha = leading eigenvector of G,   Q = qr(A Q)
 
-    Where the paper starts from any Q, ours is that of the leading principal components: nothing
-    is random. Weights that are not negative are favored but not enforced. Of eight ways to scale
-    features and to choose ``n_clusters`` none is as good on the mean of 15 data sets as features
-    drawn at random (``tests/bench/README.md``), so the paper's is the default: the method prefers
-    blocks of features that repeat each other. Only inner products of
-    features enter: cost is one pass over X for the Gram matrix, then ``O(n_features^3)`` once
-    and ``O(n_features^2 n_clusters)`` per iteration on the client, in five matrices of
-    n_features^2. Where there are fewer rows than features the client holds the rows instead, and
-    only multiplies by G.
+    The paper starts from an arbitrary Q; here Q starts from the leading principal components, so
+    nothing is random. Non-negative weights are favored but not enforced. The paper's choice is
+    the default: of eight combinations of feature scaling and ``n_clusters``, none is as good as
+    random features on the mean of 15 data sets (``tests/bench/README.md``). The method prefers
+    blocks of redundant features.
+
+    The method uses only inner products of features. Cost: one pass over X for the Gram matrix,
+    then ``O(n_features^3)`` once and ``O(n_features^2 n_clusters)`` per iteration on the client,
+    in five matrices of n_features^2. If there are fewer rows than features, the client holds the
+    rows instead, and only multiplies by G.
 
     References
     ----------
@@ -75,31 +76,37 @@ class SPEC(GraphSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Larger is better: ``phi1`` and ``phi2`` negated. Constant features get the lowest.
+        Scores, larger is better: ``phi1`` and ``phi2`` are negated. Constant features get the
+        lowest score.
 
     Notes
     -----
-    The functions of section 3.2 of [1]_, with ``h = D^1/2 f`` of norm one, ``Ln`` the normalized
-    Laplacian, its eigenvalues rising and ``xi_1 = D^1/2 1`` of norm one::
+    Implements the functions of section 3.2 of [1]_, with ``h = D^1/2 f`` scaled to norm one,
+    ``Ln`` the normalized Laplacian with eigenvalues in ascending order, and ``xi_1 = D^1/2 1``
+    scaled to norm one::
 
         phi1 = h'Ln h
         phi2 = h'Ln h / (1 - (h'xi_1)^2)
         phi3 = sum_{j >= 2} (2 - lambda_j) (h'xi_j)^2
 
-    Small is good for the first two (of the paper's cut-off functions of the spectrum, the
-    identity), large for the third. ``phi2`` is the Laplacian score. No eigenvector is computed:
-    over all of them ``phi3 = h'(2I - Ln)h - 2 (h'xi_1)^2 = (2 s - f'Lf) / f'Df`` with s the
-    D-weighted squared deviations of f, free of cancellation. In a graph of several parts the
-    eigenvalue 0 repeats; only ``xi_1`` is left out, so that what tells the parts apart counts
-    with the full weight 2, whatever basis is taken of that eigenspace. ``phi1`` and ``phi3``
-    change when a constant is added to a feature: ``phi3`` counts its spread against its mean.
-    For features without a D-weighted mean all three give one order. The paper builds its graph
-    of all pairs; ours is that of the nearest neighbors. A constant feature, of ``phi1 = 0``, is
-    put last here. The paper names no default; ``phi2`` is ours, since a constant added to a
-    feature does not change it: on seven sets, as they are and scaled to [0, 1], k-means on its
-    features had the higher NMI than on those of ``phi3`` in 13 of 14 cases (USPS 47 against 21 %;
-    tests/bench/bench_baselines.py). Cost beyond the graph: each block is read once, and again by
-    the blocks that have edges into it.
+    Small values are good for the first two (with the identity as the paper's cut-off function of
+    the spectrum), large values for the third. ``phi2`` is the Laplacian score. No eigenvector is
+    computed: the sum over all of them is ``phi3 = h'(2I - Ln)h - 2 (h'xi_1)^2 = (2 s - f'Lf) /
+    f'Df``, with s the sum of D-weighted squared deviations of f, which is free of cancellation.
+    In a graph with several components the eigenvalue 0 is repeated; only ``xi_1`` is left out, so
+    that the differences between components count with the full weight 2, whatever basis of that
+    eigenspace is used. ``phi1`` and ``phi3`` change when a constant is added to a feature:
+    ``phi3`` measures the spread relative to the mean. For features with a D-weighted mean of zero
+    all three give the same order. The paper uses a complete graph, bigfs a nearest-neighbor
+    graph. Constant features, with ``phi1 = 0``, are ranked last here.
+
+    The paper has no default. ``phi2`` is the default here, because it does not change when a
+    constant is added to a feature: on seven data sets, unscaled and scaled to [0, 1], k-means on
+    its features had a higher NMI than on those of ``phi3`` in 13 of 14 cases (USPS 47 against
+    21 %; tests/bench/bench_baselines.py).
+
+    Cost beyond the graph: each block is read once, and again by the blocks that have edges into
+    it.
 
     References
     ----------
@@ -116,7 +123,7 @@ class LaplacianScore(GraphSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        The Laplacian score, negated: larger is better. Constant features get the lowest.
+        The negated Laplacian score: larger is better. Constant features get the lowest score.
 
     Notes
     -----
@@ -131,16 +138,16 @@ class LaplacianScore(GraphSelector):
 
 
 class MaxVariance(MethodSelector):
-    """Keep the features of largest variance.
+    """Keep the features with the largest variance.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Variance of each feature, divisor n.
+        Variance of each feature, with divisor n.
 
     Notes
     -----
-    Cost: one pass over X. The baseline of section 4 of [1]_.
+    The baseline of section 4 of [1]_. Cost: one pass over X.
 
     References
     ----------
@@ -159,20 +166,20 @@ class MaxVariance(MethodSelector):
 class RandomSelection(SeededSelector):
     """Keep features at random.
 
-    What a method finds counts only as far as it is better than this. `bigfs.compare` has a row
-    of it for every number of features.
+    A method is useful only as far as it is better than this baseline. `bigfs.compare` reports it
+    for every number of features.
 
     Parameters
     ----------
     n_draws : int, default=10
-        How many rankings are drawn.
+        Number of rankings to draw.
     random_state : int or None, default=0
         Seed of the draws.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Uniform random numbers, those of the first draw.
+        Uniform random numbers of the first draw.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices of the first draw, best first; constant features come last.
     draws_ : ndarray of shape (n_draws, n_features), int64
@@ -181,8 +188,8 @@ class RandomSelection(SeededSelector):
 
     Notes
     -----
-    Every order of the features that are not constant is as likely as any other. Cost: one pass
-    over X, to find the constant ones.
+    All orders of the features that are not constant are equally likely. Cost: one pass over X, to
+    find the constant features.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Scores from one pass: over the edges of the graph, for variances, or for the Gram matrix.
 
-On the Gram matrix the client runs Q-alpha; where rows are few, on these. It finds feature weights
-that sharpen the spectrum.
+The client runs Q-alpha on the Gram matrix, or on the rows themselves if there are few. Q-alpha
+finds feature weights that maximize the sum of the squared leading eigenvalues.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ from bigfs.stages.stage import Inputs
 from bigfs.stages.sums import read_moments, store_moments
 from bigfs.store.scratch import Scratch
 
-# Measured: the eigenvectors of an iteration take as long as a product with so many columns.
+# Measured: the eigenvectors of an iteration take as long as a product with this many columns.
 _COLUMNS = 600
-# Eigenvalues of the Gram matrix below this share of the largest are rounding.
+# Eigenvalues of the Gram matrix below this share of the largest are rounding errors.
 _RANK_TOL = 1e-12
-# From here on the leading eigenvector comes from Lanczos steps, begun at the one before.
+# From this number of features on, the leading eigenvector is computed by Lanczos iterations that
+# start from the previous one.
 DENSE_FEATURES = 400
-# Lanczos vectors where products are dear: the start is near the solution.
+# Number of Lanczos vectors if products are expensive; few suffice, as the start is near the
+# solution.
 _FEW_VECTORS = 8
-# Matrices of n_features^2 alive at once: the Gram matrix, the coordinates, and what an
-# eigendecomposition works with.
+# Matrices of n_features^2 in memory at once: the Gram matrix, the coordinates, and the workspace
+# of an eigendecomposition.
 N_MATRICES = 5
-# Matrices of n_samples x n_features alive at once: the rows, the coordinates, two on the way.
+# Matrices of n_samples x n_features in memory at once: the rows, the coordinates, two temporaries.
 N_ROW_MATRICES = 4
-# Variances that differ by less, relatively, differ by the rounding of float32.
+# Variances with a smaller relative difference differ only by float32 rounding.
 _SAME_VARIANCE = 1e-5
 _SAME_NOTE = (
     "All features have the same variance but for rounding, as after preprocess 'standardize': the "
     "ranking says nothing. Take preprocess 'none', or another method."
 )
-# Returns the largest eigenvalue of G, and its vector, for the present components.
+# Returns the largest eigenvalue of G and its eigenvector, given the features' coordinates in Q and
+# the previous eigenvector.
 _Leading: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
 
 def choose_weights(shape: Shape, selection: Selection) -> FeatureWeights:
-    """Return the strategy: on matrices of features, or of rows where these are fewer."""
+    """Return the strategy: on n_features^2 matrices, or on the rows if these are fewer."""
     few_rows = shape.n_samples < shape.n_features and shape.n_features >= DENSE_FEATURES
     return (WeightsOfFewRows if few_rows else FeatureWeights)(shape, selection)
 
@@ -56,7 +59,7 @@ def choose_weights(shape: Shape, selection: Selection) -> FeatureWeights:
 class FeatureWeights(Strategy):
     """One pass for the Gram matrix; the client iterates on matrices of n_features^2."""
 
-    of_rows: ClassVar[bool] = False  # whether the matrix of the iteration has the rows
+    of_rows: ClassVar[bool] = False  # True if the iteration works on the rows, not the Gram matrix
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
@@ -96,16 +99,16 @@ class FeatureWeights(Strategy):
         )
 
     def _seconds(self, order: int) -> float:
-        """Return the processor time of the iterations on matrices of an order."""
+        """Return the processor time of the iterations on matrices of the given order."""
         return self.parameters.max_iter * product_seconds(order, order, _COLUMNS)
 
     def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matrix of the iteration, and the norms of the centered features."""
+        """Return the matrix for the iteration, and the norms of the centered features."""
         gram = blocks.gram().gram
         return gram, np.sqrt(gram.diagonal())
 
     def _normalized(self, gram: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return the matrix of the features that vary, brought to norm one."""
+        """Return the matrix of the features that vary, scaled to norm one."""
         varies = np.flatnonzero(norms > 0)
         if len(varies) < len(norms):
             gram = gram[np.ix_(varies, varies)]
@@ -115,7 +118,7 @@ class FeatureWeights(Strategy):
 
 
 class WeightsOfFewRows(FeatureWeights):
-    """Fewer rows than features: the client holds them, which takes less than n_features^2."""
+    """Variant for fewer rows than features: the client holds the rows, not n_features^2 values."""
 
     of_rows = True
 
@@ -142,16 +145,16 @@ class WeightsOfFewRows(FeatureWeights):
 
 
 class EdgeScores(Strategy):
-    """The ranking functions of SPEC, from sums over edges; no eigenvector is computed."""
+    """Ranking functions of SPEC, from sums over edges; no eigenvector is computed."""
 
     @property
     def ranking(self) -> str:
-        """One of "phi1", "phi2", "phi3", see `SPEC`; the Laplacian score is "phi2"."""
+        """The ranking function, "phi1", "phi2" or "phi3"; the Laplacian score is "phi2"."""
         return getattr(self.parameters, "ranking", "phi2")
 
     @property
     def n_groups(self) -> int:
-        """Groups of columns that sparse data are read in."""
+        """Number of column groups in which sparse data are processed."""
         n_neighbors = self.selection.used_graph.n_neighbors
         return column_groups(self.shape, n_neighbors, self.selection.memory_limit)
 
@@ -176,14 +179,14 @@ class EdgeScores(Strategy):
 
 
 class Variances(Strategy):
-    """The variance of every feature, from one pass."""
+    """Variance of every feature, from one pass."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
         return StageCost((moments_step(self.shape),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the variances; of added rows, from the sums of the first ones."""
+        """Return the variances; after added rows, the stored sums of the former rows are reused."""
         former = None if inputs.former is None else read_moments(inputs.former)
         moments = inputs.blocks.moments(former)
         if inputs.keeps_start:
@@ -196,14 +199,14 @@ class Variances(Strategy):
 
 
 class Draws(Strategy):
-    """Features in the order of uniform random numbers, constant ones last."""
+    """Features sorted by uniform random numbers, constant ones last."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
         return StageCost((moments_step(self.shape),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the numbers of the first draw; details are the attributes of the class."""
+        """Return the numbers of the first draw; details are those of `RandomSelection`."""
         constant = inputs.blocks.moments().constant
         numbers = random_numbers(constant, self.parameters.n_draws, self.selection.random_state)
         draws = np.array([rank(row, constant) for row in numbers])
@@ -211,18 +214,18 @@ class Draws(Strategy):
 
 
 def random_numbers(constant: np.ndarray, n_draws: int, random_state: int) -> list[np.ndarray]:
-    """Return uniform random numbers of the features for every draw, 0 for constant features."""
+    """Return a uniform random number per draw and feature, 0 for constant features."""
     seeded = [rng(random_state, "random selection", i) for i in range(n_draws)]
     return [np.where(constant, 0.0, row.random(len(constant))) for row in seeded]
 
 
 @dataclass(frozen=True)
 class QAlphaResult:
-    """Weights of the features, and how they were reached."""
+    """Weights of the features, and the course of the iteration."""
 
-    alpha: np.ndarray  # of shape (n_features,), float64: norm one, with a sum that is not negative
-    # Of shape (n_iter,), float64: ``tr(Q'A'A Q)`` of each iteration; in exact arithmetic it never
-    # falls.
+    alpha: np.ndarray  # of shape (n_features,), float64: norm one, with a nonnegative sum
+    # Of shape (n_iter,), float64: ``tr(Q'A'A Q)`` at each iteration; in exact arithmetic it never
+    # decreases.
     objective: np.ndarray
     converged: bool
 
@@ -238,22 +241,22 @@ def q_alpha(
 ) -> QAlphaResult:
     """Maximize ``sum_j lambda_j(A)^2`` over weights of norm one, ``A = sum_i alpha_i m_i m_i'``.
 
-    The samples' space is replaced by the span of the features, in coordinates from the
-    eigenvectors of their Gram matrix: every inner product is the same, so nothing of n remains.
+    The sample space is replaced by the span of the features, in coordinates from the eigenvectors
+    of their Gram matrix: all inner products are preserved, so the cost does not depend on n.
 
     Parameters
     ----------
     given : ndarray of shape (n_features, n_features), float64
-        ``m_i'm_j`` of features of norm one; overwritten.
+        Gram matrix ``m_i'm_j`` of features with norm one; overwritten.
     n_components : int
-        Leading eigenvalues in the sum.
+        Number of leading eigenvalues in the sum.
     of_rows : bool, default=False
-        ``given`` are the rows instead, of shape (n_samples, n_features), with columns of norm one:
-        for fewer rows than features. The coordinates come from the rows' own Gram matrix, and the
-        matrix whose leading eigenvector is wanted is only multiplied by: nothing is n_features^2.
+        If True, ``given`` are the rows, of shape (n_samples, n_features), with columns of norm
+        one: for fewer rows than features. The coordinates come from the Gram matrix of the rows,
+        and G is used only in products, so that no matrix has n_features^2 entries.
     max_iter : int, default=100
     tol : float, default=1e-8
-        Stop when no weight changes by more.
+        Stop when no weight changes by more than this.
     on_iteration : callable or None, default=None
         Called with the objective of each iteration.
 
@@ -282,10 +285,10 @@ def q_alpha(
 
 
 def _of_gram(gram: np.ndarray) -> tuple[np.ndarray, _Leading]:
-    """Return coordinates of the features' span, and the leading pair of G in them."""
+    """Return the features' coordinates in their span, and a function for the leading pair of G."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > _RANK_TOL * values[-1]
-    # Their products are the Gram matrix; largest axis first.
+    # Inner products of the columns are the Gram matrix; the axis of largest variance comes first.
     coordinates = (vectors[:, kept] * np.sqrt(values[kept])).T[::-1].copy()
 
     def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
@@ -295,7 +298,7 @@ def _of_gram(gram: np.ndarray) -> tuple[np.ndarray, _Leading]:
 
 
 def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
-    """Return the same from rows, without a matrix of n_features^2."""
+    """Return the same as `_of_gram`, from rows and without a matrix of n_features^2."""
     from scipy.sparse.linalg import LinearOperator
 
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -315,7 +318,7 @@ def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
 
 
 def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the largest eigenvalue of a symmetric matrix and its vector."""
+    """Return the largest eigenvalue of a symmetric matrix and its eigenvector."""
     if len(matrix) < DENSE_FEATURES:
         values, vectors = np.linalg.eigh(matrix)
         return float(values[-1]), vectors[:, -1]
@@ -323,7 +326,7 @@ def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def _lanczos(matrix: Any, start: np.ndarray, ncv: int | None = None) -> tuple[float, np.ndarray]:
-    """Return the same by ``ncv`` Lanczos vectors."""
+    """Return the same as `_leading`, by Lanczos iterations with ``ncv`` vectors."""
     from scipy.sparse.linalg import eigsh
 
     values, vectors = eigsh(

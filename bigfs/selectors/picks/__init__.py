@@ -1,4 +1,4 @@
-"""ColumnSubset and PivotedQR: features picked one after the other, by what is left of them."""
+"""ColumnSubset and PivotedQR: greedy selection of features by their residuals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class PivotedQRParameters(Section):
     Attributes
     ----------
     n_components
-        Leading principal components whose loadings are decomposed, as for the placement of
-        sensors. null: the features themselves.
+        Number of leading principal components whose loadings are decomposed, as in sensor
+        placement. null: the features themselves are decomposed.
     """
 
     n_components: PositiveInt | None = None

@@ -1,4 +1,4 @@
-"""The estimators that pick one feature after the other."""
+"""The estimators of the greedy methods ColumnSubset and PivotedQR."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bigfs.selectors.base import SeededSelector
 
 
 class PickingSelector(SeededSelector):
-    """Base of the selectors that pick one feature after the other.
+    """Base of the selectors that pick one feature at a time.
 
     Parameters
     ----------
@@ -14,60 +14,60 @@ class PickingSelector(SeededSelector):
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered afterwards.
     random_state : int or None, default=0
-        Seed of the sketch of wide data; nothing else is random.
+        Seed of the sketch that is used for wide data; nothing else is random.
 
     Raises
     ------
     InputError
         If the data or a parameter cannot be used.
     MemoryLimitError
-        If not even a sketch fits ``memory_limit``.
+        If even a sketch does not fit in ``memory_limit``.
     """
 
 
 class ColumnSubset(PickingSelector):
-    """Keep the features from which all others can be computed best, by linear regression.
+    """Keep the features that best predict all others by linear regression.
 
-    Greedy column subset selection: each pick is the feature that explains most of what those
-    before it leave of the data. It needs neither a graph nor clusters, and one pass. The unit of
-    the features counts: bring them to one scale where they have several.
+    Greedy column subset selection: each pick is the feature that explains most of the data's
+    residual after the previous picks. It needs neither a graph nor clusters, and a single pass.
+    The result depends on the units of the features: bring them to a common scale if they differ.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Share of the variance that each pick explained beyond those before it, or that of the pick
-        before it where that is less; of the others what they would still add. Decreases along
-        `ranking_`.
+        For a pick, the share of the variance that it explained in addition to the previous picks,
+        lowered to the score of the previous pick if that is smaller; for the other features, the
+        share that they would still add. Non-increasing along `ranking_`.
     ranking_ : ndarray of shape (n_features,), int64
-        Picks in their order, then the others by what they would still add; ties go to the lower
-        index, constant features come last.
+        Picks in their order, then the other features by the share that they would still add; ties
+        go to the lower index, constant features come last.
     explained_variance_ratio_ : ndarray of shape (n_picks,), float64
-        Share of the variance of all features that each pick explained beyond those before it;
-        summed up, that of each number of features. Fewer than ``n_features_to_select`` where
-        these explain everything.
+        Share of the variance of all features that each pick explained in addition to the previous
+        ones; the cumulative sum is the share for each number of features. There are fewer than
+        ``n_features_to_select`` entries if fewer features explain everything.
     n_sketch_rows_ : int
-        Rows of the sketch of wide data; 0: none was needed, and the picks are exact.
+        Number of rows of the sketch for wide data; 0 if none was needed and the picks are exact.
 
     See Also
     --------
-    PivotedQR : Picks the feature of largest residual norm.
+    PivotedQR : Picks the feature with the largest residual norm.
 
     Notes
     -----
     Minimizes ``|X - P_S X|_F^2`` over the next feature of S, with X centered and ``P_S`` the
-    projection on the columns S [1]_, [2]_. With ``E = X - P_S X`` the pick is the largest
-    ``|E'E_j|^2 / |E_j|^2``, from the Gram matrix alone; `bigfs.solvers.greedy` has the recursion.
-    The path is nested: ``support(m)`` is what a fit with m features would select, for every m up
-    to ``n_features_to_select``.
+    projection onto the columns S [1]_, [2]_. With ``E = X - P_S X``, the pick is the feature j
+    with the largest ``|E'E_j|^2 / |E_j|^2``, which follows from the Gram matrix alone;
+    `bigfs.solvers.greedy` describes the recursion. The path is nested: ``support(m)`` equals the
+    selection of a fit with m features, for every m up to ``n_features_to_select``.
 
-    Cost: one pass, then ``O(n_features^2)`` a pick on the client, by products of matrices for
-    groups of picks. Data of fewer rows than features, where these fit, are held as they are, as CSR
-    if they are mostly zeros: a pick takes two products with them. Other wide data, whose Gram
-    matrix does not fit, are sketched: every row is added with random signs to eight of ``max(4
-    n_features_to_select, 1000)`` rows, in one pass, and the picks are those of the sketch. They
-    explain about as much as the exact ones (50 of USPS 81.6 % of the variance instead of 81.5, of
-    5,000 x 2,000 made values 89.0 instead of 89.2), but are largely others. What they explain is
-    measured by a second pass.
+    Cost: one pass, then ``O(n_features^2)`` per pick on the client, as matrix products for groups
+    of picks. If there are fewer rows than features and they fit in memory, the client holds the
+    rows, in CSR form if they are mostly zeros: a pick takes two products with them. Other wide
+    data, whose Gram matrix does not fit, are sketched: in one pass every row is added with random
+    signs to eight of ``max(4 n_features_to_select, 1000)`` rows, and the picks are those of the
+    sketch. They explain about as much as the exact picks (50 features of USPS explain 81.6 % of
+    the variance instead of 81.5 %, of 5,000 x 2,000 simulated values 89.0 % instead of 89.2 %),
+    but are largely different features. The explained variance is measured in a second pass.
 
     References
     ----------
@@ -90,34 +90,35 @@ class ColumnSubset(PickingSelector):
 
 
 class PivotedQR(PickingSelector):
-    """Keep the features that are farthest from what those before them span.
+    """Keep the features that are farthest from the span of the previous picks.
 
     QR decomposition with column pivoting of the centered data, or of the loadings of their
-    leading principal components: then the picks are where sensors are placed best to reconstruct
-    these components. It needs neither a graph nor clusters, and one pass. The unit of the
-    features counts: bring them to one scale where they have several.
+    leading principal components; in the latter case the picks are good sensor locations for
+    reconstructing these components. It needs neither a graph nor clusters, and a single pass.
+    The result depends on the units of the features: bring them to a common scale if they differ.
 
     Parameters
     ----------
     n_components : int or None, default=None
-        Leading principal components whose loadings are decomposed instead of the data. There are
-        no more picks than components: what follows them is in the order of the index.
+        Number of leading principal components whose loadings are decomposed instead of the data.
+        There are at most as many picks as components; the remaining features are ranked by
+        index.
 
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Squared residual norm of each pick when it was picked, of the others after the last pick, as
-        shares of the sum of all squared norms. Decreases along `ranking_`.
+        Squared residual norm, of a pick when it was picked, of the other features after the last
+        pick, as shares of the sum of all squared norms. Non-increasing along `ranking_`.
     ranking_ : ndarray of shape (n_features,), int64
-        Picks in their order, then the others by their residual norm; ties go to the lower index,
-        constant features come last.
+        Picks in their order, then the other features by their residual norm; ties go to the lower
+        index, constant features come last.
     pivots_ : ndarray of shape (n_certain,), float64
-        Residual norm of each pick: the absolute diagonal of R. (Of a sketch, about that.)
+        Residual norm of each pick, the absolute diagonal of R; approximate for a sketch.
     n_certain_ : int
-        Picks whose order is certain: those with a squared pivot above 1e-13 of the first. Behind
-        them the order would be that of rounding errors, and the path ends.
+        Number of picks whose order is certain: those with a squared pivot above 1e-13 of the
+        first. Beyond them rounding errors would determine the order, so the path ends.
     n_sketch_rows_ : int
-        Rows of the sketch of wide data; 0: none was needed, and the picks are exact.
+        Number of rows of the sketch for wide data; 0 if none was needed and the picks are exact.
 
     See Also
     --------
@@ -125,15 +126,16 @@ class PivotedQR(PickingSelector):
 
     Notes
     -----
-    The algorithm of [1]_: each pick is the column of largest norm after projection on the
-    complement of those before it. It runs as pivoted Cholesky of ``X'X`` (X centered),
-    whose pivots are squares: those of LAPACK's ``geqp3`` on X, as far as `n_certain_`. With
-    ``n_components`` p the decomposed matrix is ``V'``, with V the p leading eigenvectors of ``X'X``
-    as columns [2]_. The path is nested: ``support(m)`` is what a fit with m features would select,
-    for every m up to ``n_features_to_select``.
+    Implements the algorithm of [1]_: each pick is the column with the largest norm after
+    projection onto the orthogonal complement of the previous picks. It is computed by pivoted
+    Cholesky of ``X'X`` (X centered), whose pivots are the squares of those of LAPACK's ``geqp3``
+    on X, up to `n_certain_`. With p = ``n_components``, the decomposed matrix is ``V'``, where
+    the columns of V are the p leading eigenvectors of ``X'X`` [2]_. The path is nested:
+    ``support(m)`` equals the selection of a fit with m features, for every m up to
+    ``n_features_to_select``.
 
-    Cost: one pass, then ``O(n_features n_picks)`` a pick on the client. Wide data, whose Gram
-    matrix does not fit, are sketched as by `ColumnSubset`.
+    Cost: one pass, then ``O(n_features n_picks)`` per pick on the client. Wide data whose Gram
+    matrix does not fit in memory are sketched as in `ColumnSubset`.
 
     References
     ----------

@@ -1,11 +1,11 @@
-"""Strategies of the methods that pick one column after the other, from products of the features.
+"""Strategies of the greedy methods that pick one column at a time, from products of the features.
 
-What differs between the methods is a `Rule`; what differs between the strategies is where the
-products come from: the Gram matrix of one pass, or few rows that stand for all.
+The methods differ by their `Rule`. The strategies differ by the source of the products: the Gram
+matrix from one pass, all rows, or a sketch, that is, a few rows that represent all.
 
-These are a sketch: every row of X is added, with random signs, to eight of them. With S such a
-matrix of signs over ``sqrt(8)`` (Clarkson, Woodruff 2013; Nelson, Nguyen 2013), ``(S X)'(S X)`` is
-close to ``X'X``, and one pass gives ``S (X - 1 mean')`` in float64.
+For the sketch every row of X is added, with random signs, to eight rows. With S such a matrix of
+signs divided by ``sqrt(8)`` (Clarkson, Woodruff 2013; Nelson, Nguyen 2013), ``(S X)'(S X)``
+approximates ``X'X``, and one pass gives ``S (X - 1 mean')`` in float64.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from bigfs.store.scratch import Scratch, block_bounds
 
 _SIGNS = 8
 _LEAST_ROWS = 1000
-# Converted to float64 at a time.
+# Bytes of a strip of columns that is converted to float64 at a time.
 _STRIP_BYTES = 8 * MIB
 
 
 @dataclass
 class Partial:
-    """The sketch of some rows, of some columns."""
+    """Sketch of a set of rows, restricted to a range of columns."""
 
     count: int
     mean: np.ndarray  # of shape (n_columns,), float64
@@ -62,15 +62,15 @@ class Partial:
 
 @dataclass(frozen=True)
 class RowSketch:
-    """Rows of a sketch, and the columns of it that are made in a pass."""
+    """Number of rows of a sketch, and number of its columns that are computed per pass."""
 
     shape: Shape
     n_rows: int
-    n_columns: int  # columns of a pass: where not all fit a worker, X is read once for each group
+    n_columns: int  # columns per pass: if not all fit in a worker, X is read once for each group
 
     @classmethod
     def of(cls, shape: Shape, n_selected: int, memory_limit: int) -> RowSketch:
-        """Return the sketch for a number of features to select."""
+        """Return the dimensions of the sketch for ``n_selected`` features to select."""
         n_rows = min(max(4 * n_selected, _LEAST_ROWS), shape.n_samples)
         room = task_budget(memory_limit) - shape.read_bytes - 2 * _STRIP_BYTES
         columns = room // (8 * n_rows * fold_parts(shape.n_blocks))
@@ -124,31 +124,35 @@ def _merge_partials(a: Partial, b: Partial) -> Partial:
     count = a.count + b.count
     mean = a.mean + (b.count / count) * (b.mean - a.mean)
     a.rows += b.rows
-    # A C-ordered sketch is its own transpose in Fortran order: no copy is made.
+    # The transpose of a C-ordered array is in Fortran order, so BLAS works in place.
     rows = dger(1.0, a.mean - mean, a.ones, a=a.rows.T, overwrite_a=1)
     rows = dger(1.0, b.mean - mean, b.ones, a=rows, overwrite_a=1)
     return Partial(count, mean, rows.T, a.ones + b.ones)
 
 
-# Measured: steps of a loop for a value that is read, turned into float64 and centered.
+# Measured: loop steps per value that is read, converted to float64 and centered.
 _COPY_LOOPS = 50
 
 
 class Rule(ABC):
-    """The rule by which a greedy method picks features."""
+    """Rule by which a greedy method picks features."""
 
-    scale_free: ClassVar[bool] = False  # whether a factor of all features changes no result
+    # True if the result does not change when all features are multiplied by one factor.
+    scale_free: ClassVar[bool] = False
 
     def matrices(self, n_features: int, n_rows: int | None) -> int:
-        """Return the bytes needed beside the products of ``n_rows`` rows; None: a Gram matrix."""
+        """Return the bytes needed in addition to the products.
+
+        ``n_rows`` is the number of rows that give the products; None for a Gram matrix.
+        """
         return 0
 
     @abstractmethod
     def path(self, products: Products, n_picks: int) -> GreedyPath:
-        """Return the path."""
+        """Return the path of ``n_picks`` picks."""
 
     def sketch_steps(self, shape: Shape, n_picks: int) -> tuple[Step, ...]:
-        """Return the passes that follow the path on a sketch which is not exact."""
+        """Return the steps of the passes that follow the path on a sketch."""
         return ()
 
     @abstractmethod
@@ -161,15 +165,15 @@ class Rule(ABC):
         ----------
         path : GreedyPath
         norms : ndarray of shape (n_features,)
-            Squared norms of the columns; 0 where a feature is constant.
+            Squared norms of the columns; 0 if a feature is constant.
         blocks : RowBlocks or None
-            The data, where the path is that of a sketch which is not exact.
+            The data if the path was computed on a sketch; None if the path is exact.
         """
 
 
 @dataclass(frozen=True)
 class Picks(Strategy):
-    """A path on the client, on products that a pass over the data gives."""
+    """Base of the strategies: the client computes a path from the products of one pass."""
 
     rule: Rule
 
@@ -180,13 +184,14 @@ class Picks(Strategy):
 
     @property
     def sketch(self) -> RowSketch:
-        """The rows that stand for all."""
+        """Dimensions of the sketch that represents all rows."""
         return RowSketch.of(self.shape, self.n_selected, self.selection.memory_limit)
 
     def _on_client(self, what: str, n_rows: int | None) -> Step:
         d = self.shape.n_features
         products = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
-        # The vectors of the picks, of length d and of the rows, candidates' columns, some strips.
+        # The picks' vectors, of length d and of the number of rows; the columns of the candidates;
+        # some strips.
         m = min(self.n_selected, d)
         needed = products + 8 * (d + (n_rows or 0)) * m + candidates_bytes(d) + 16 * MIB
         seconds = product_seconds(m, d, (n_rows or d) + m)
@@ -200,7 +205,7 @@ class Picks(Strategy):
 
 
 class PicksOnGram(Picks):
-    """One pass gives ``X'X`` of the centered columns."""
+    """Path on the Gram matrix ``X'X`` of the centered columns, from one pass."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
@@ -216,7 +221,7 @@ class PicksOnGram(Picks):
 
 
 class PicksOnRows(Picks):
-    """Wide data: the client reads all rows, where they are fewer than features and fit."""
+    """Path on all rows, held by the client: for wide data that fit in memory."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
@@ -244,7 +249,7 @@ class PicksOnRows(Picks):
 
 
 class PicksOnSketch(Picks):
-    """Wide data of many rows: one pass gives a sketch of them."""
+    """Path on a sketch from one pass: for wide data with many rows."""
 
     def cost(self) -> StageCost:
         """Return the cost of the passes and of the client's matrices."""
@@ -266,10 +271,11 @@ def rows_bytes(shape: Shape) -> int:
 
 
 def in_range(values: np.ndarray, power: int) -> np.ndarray:
-    """Divide values in place by a power of two, near the largest: their squares are finite.
+    """Divide values in place by a power of two near the largest, so that their squares are finite.
 
-    Nothing is rounded, and no share of a sum changes. ``power`` is 2 for squares, whose units are
-    divided by the square of a power.
+    Nothing is rounded, and relative shares do not change. ``power`` is 1 for values of X, and 2
+    for products of two values: the exponent is then a multiple of 2, so that the corresponding
+    factor of X is a power of two as well.
     """
     largest = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
     exponent = np.frexp(largest)[1] // power * power
@@ -277,7 +283,7 @@ def in_range(values: np.ndarray, power: int) -> np.ndarray:
 
 
 def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
-    """Return the strategy: rows if they are few, the Gram matrix if it fits, else a sketch."""
+    """Return the strategy: on rows if these are few, the Gram matrix if it fits, else a sketch."""
     budget = task_budget(selection.memory_limit)
     if shape.n_samples < shape.n_features:
         on_rows = PicksOnRows(shape, selection, rule)
@@ -288,26 +294,26 @@ def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
 
 
 def choose_column_subset(shape: Shape, selection: Selection) -> Picks:
-    """Return the strategy: on the Gram matrix, or on few rows."""
+    """Return the strategy of ColumnSubset: on the Gram matrix, on all rows or on a sketch."""
     return choose_picks(shape, selection, MostExplained())
 
 
 @dataclass(frozen=True)
 class MostExplained(Rule):
-    """The column that most reduces ``|X - P X|_F^2``."""
+    """Picks the column that most reduces ``|X - P X|_F^2``."""
 
     scale_free = True
 
     def matrices(self, n_features: int, n_rows: int | None) -> int:
-        """Return the bytes of the sketch's own products."""
+        """Return the bytes of the products of all pairs of rows."""
         return 0 if n_rows is None else 8 * n_rows**2
 
     def path(self, products: Products, n_picks: int) -> GreedyPath:
-        """Return the path."""
+        """Return the path of ``n_picks`` picks."""
         return VariancePath(products, n_picks)
 
     def sketch_steps(self, shape: Shape, n_picks: int) -> tuple[Step, ...]:
-        """Return the pass that measures what the picks explain."""
+        """Return the step of the pass that measures the variance explained by the picks."""
         d = shape.n_features
         needed = shape.read_bytes + 8 * (fold_parts(shape.n_blocks) + 1) * d * n_picks
         what = f"products of {n_picks:,} features with all"
@@ -316,7 +322,7 @@ class MostExplained(Rule):
     def result(
         self, path: GreedyPath, norms: np.ndarray, blocks: RowBlocks | None
     ) -> FeatureScores:
-        """Return the scores; what the picks of a sketch explain is measured on the data."""
+        """Return the scores; for a sketch, the explained variance is measured on the data."""
         gains, total = np.array(path.gains), float(norms.sum()) or 1.0
         left = path.left / total
         if blocks is not None and path.order:
@@ -330,27 +336,27 @@ class MostExplained(Rule):
 
 
 def choose_pivoted_qr(shape: Shape, selection: Selection) -> Picks:
-    """Return the strategy: on the Gram matrix, or on few rows."""
+    """Return the strategy of PivotedQR: on the Gram matrix, on all rows or on a sketch."""
     return choose_picks(shape, selection, LargestNorm(selection.parameters.n_components))
 
 
 @dataclass(frozen=True)
 class LargestNorm(Rule):
-    """The column of largest residual norm, of X or of the loadings of its leading components."""
+    """Picks the column of largest residual norm, of X or of the loadings of leading components."""
 
     n_components: int | None
 
     def matrices(self, n_features: int, n_rows: int | None) -> int:
-        """Return the bytes of the components and of what they are computed from."""
+        """Return the bytes of the components and of the matrix they are computed from."""
         if self.n_components is None:
             return 0
         return 8 * (2 * (n_rows or n_features) ** 2 + 3 * self.n_components * n_features)
 
     def path(self, products: Products, n_picks: int) -> GreedyPath:
-        """Return the path."""
+        """Return the path of ``n_picks`` picks."""
         if self.n_components is not None:
             loadings = products.components(self.n_components)
-            loadings[:, products.norms() == 0] = 0.0  # of constant features: rounding
+            loadings[:, products.norms() == 0] = 0.0  # constant features have rounding errors here
             products = RowProducts(loadings)
         return NormPath(products, n_picks)
 

@@ -21,22 +21,22 @@ class UDFSParameters(Section):
     Attributes
     ----------
     n_clusters
-        Columns of the projection; auto: clusters by the graph's eigengap.
+        Number of columns of the projection; auto: number of clusters by the graph's eigengap.
     gamma
-        Weight of the penalty that empties features. null: see sparsity.
+        Weight of the penalty that sets features to zero. null: see sparsity.
     sparsity
-        The penalty as a share of what a feature scatters in neighborhoods, the mean over
-        all; used where gamma is null.
+        The penalty as a share of the mean scatter of a feature within neighborhoods; used if
+        gamma is null.
     ridge
         Added to the products of each neighborhood's samples (lambda), in squared units.
     unit
-        What ridge counts in: values over the root mean squared distance of samples from
-        their mean; a given gamma counts per sample. none: values as they are, and gamma for
-        all samples, as in the paper.
+        Unit of ridge. rms: the root mean squared distance of samples from their mean; a given
+        gamma is then per sample. none: values as they are, and gamma for all samples, as in
+        the paper.
     max_iter
-        Most iterations; they need no pass.
+        Maximum number of iterations; they need no pass.
     tol
-        Stop when the objective changes by less than this share.
+        Stop when the relative change of the objective is at most this.
     """
 
     n_clusters: CountOrAuto = 8
@@ -53,7 +53,7 @@ METHOD = Method(
     "UDFS",
     __name__,
     UDFSParameters,
-    # The graph of the neighborhoods is also the one that "auto" chooses by.
+    # "auto" chooses the number of clusters from the same graph as the neighborhoods.
     needs=lambda parameters: needs_eigengap(parameters) or needs_graph(parameters),
     bounds=(Bound("n_clusters", "n_features"),),
     neighbor_lists=True,

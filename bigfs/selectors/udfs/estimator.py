@@ -8,25 +8,26 @@ from bigfs.selectors.base import SeededSelector
 class UDFS(SeededSelector):
     """Unsupervised discriminative feature selection.
 
-    Looks for an orthonormal projection under which each neighborhood has little scatter that a
-    linear map could not explain, with a penalty that empties whole rows of the projection.
+    Finds an orthonormal projection under which each neighborhood has little scatter that a linear
+    map could not explain, with a penalty that sets whole rows of the projection to zero.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        Columns of the projection: the number of clusters expected. At most n_features.
+        Number of columns of the projection: the expected number of clusters. At most n_features.
     gamma : float or None, default=None
-        Weight of the l2,1-norm, per row. None: ``sparsity`` says it.
+        Weight of the l2,1-norm, per row of X. None: determined by ``sparsity``.
     sparsity : float, default=0.03
-        The weight as a share of the mean of M's diagonal, what one feature costs. It depends
-        neither on the number of rows nor on that of features.
+        The weight as a share of the mean of M's diagonal, which is the cost of a single feature.
+        It depends neither on the number of rows nor on the number of features.
     ridge : float, default=0.3
         The paper's lambda, in squared units.
     unit : {"rms", "none"}, default="rms"
-        What ``ridge`` counts in: X divided by the root of the mean squared distance of its rows
-        from their mean. "none": X as it is, and gamma for all rows, which is the paper's form.
+        Unit of ``ridge``. "rms": ridge applies to X divided by the root mean squared distance of
+        its rows from their mean. "none": ridge applies to X as it is, and gamma is the weight for
+        all rows, as in the paper.
     n_neighbors : int, default=5
-        Neighbors of each row in its neighborhood, besides itself.
+        Number of neighbors of each row in its neighborhood, in addition to the row itself.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; the authors' code scales features to [0, 1].
@@ -36,21 +37,21 @@ class UDFS(SeededSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better. Constant features get the lowest score.
     coef_ : ndarray of shape (n_features, n_clusters), float64
-        B, the paper's W; fewer columns where fewer features vary.
+        B, the paper's W; it has fewer columns if fewer features vary.
     n_iter_ : int
-        Iterations made.
+        Number of iterations.
     converged_ : bool
-        Whether the objective settled within ``tol``.
+        True if the objective converged within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
-        Eq. (11) after each iteration.
+        Objective, eq. (11), after each iteration.
     gamma_ : float
         The weight that was used, for all rows.
     unit_ : float
-        What X would be divided by for ``ridge`` to hold; 1 with ``unit`` "none".
+        Divisor of X to which ``ridge`` refers; 1 with ``unit`` "none".
     n_clusters_ : int
-        With "auto", the number that was chosen.
+        With "auto", the chosen number.
     spectrum_ : ndarray, float64
-        With "auto", the eigenvalues of the graph that it was chosen among.
+        With "auto", the eigenvalues of the graph by which the number was chosen.
 
     Notes
     -----
@@ -61,21 +62,23 @@ class UDFS(SeededSelector):
         M = X'(sum_i S_i H (Z_i Z_i' + lambda I)^-1 H S_i')X
           = sum_i Z_i'(Z_i Z_i' + lambda I)^-1 Z_i
 
-    by its algorithm 1: B are the eigenvectors of the smallest eigenvalues of ``M + gamma D``,
-    ``D = diag(1 / (2 |b_j|))``, first of the identity. The objective never rises. Constant
-    features, which cost nothing and say nothing, are set aside; others of little variance cost
-    little and come first unless features are brought to one scale. The paper has no defaults: it
-    tunes gamma and the ridge over {1e-6, 1e-4, ..., 1e6} with the labels in view, and so should
-    who compares with it. Of nine pairs of ridge and sparsity the defaults are the best that fail on
-    none of 14 sets, and none is as good on their mean as features drawn at random
-    (``tests/bench/README.md``): that is the method, which prefers what has little variance.
+    by its algorithm 1: the columns of B are the eigenvectors of the smallest eigenvalues of
+    ``M + gamma D``, ``D = diag(1 / (2 |b_j|))``, starting with the identity for D. The objective
+    never rises. Constant features, which cost nothing and carry no information, are excluded.
+    Other features with little variance cost little and are ranked first unless all features are
+    scaled alike. The paper has no defaults: it tunes gamma and the ridge over
+    {1e-6, 1e-4, ..., 1e6} using the labels, and comparisons with it should do the same. Of nine
+    pairs of ridge and sparsity, the defaults are the best that do not fail on any of 14 data sets.
+    None of the pairs is as good on their mean as random features (``tests/bench/README.md``),
+    because the method prefers features with little variance.
 
     Cost beyond the graph: M is summed in one edge pass (each block is read once, and again by the
-    blocks whose rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then
-    an eigenproblem of n_features per iteration on the client. Where M vanishes on more than
-    n_clusters dimensions, ``n_samples - 1 + n_clusters < n_features``, any basis of these solves
-    the first problem: the iteration begins with the root mean square of all of them, and the
-    client holds the rows instead of M (unless gamma is 0, where they solve every problem).
+    blocks whose rows have neighbors in it), ``(n_neighbors + 1) n_samples n_features^2``
+    products; then an eigenproblem of size n_features per iteration on the client. If the null
+    space of M has more than n_clusters dimensions, ``n_samples - 1 + n_clusters < n_features``,
+    any basis in it solves the first problem. The iteration then starts from the root mean square
+    of all these bases, and the client holds the rows instead of M (unless gamma is 0, when they
+    solve every problem).
 
     References
     ----------

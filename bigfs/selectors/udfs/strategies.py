@@ -1,4 +1,4 @@
-"""UDFS by one pass over blocks and neighborhoods, or on few rows; the client iterates."""
+"""Strategies of UDFS: one pass over blocks and neighborhoods, or few rows; the client iterates."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch, block_bounds
 
-# Neighborhoods whose rows a task gathers at once: beyond it, other blocks are read again.
+# Upper bound of the bytes of neighborhoods that a task gathers at once; if a block needs more, it
+# takes several steps, and each reads the other blocks again.
 GATHERED_BYTES = 256 * 1024**2
-# Eigenvalues of M below this share of the largest are rounding.
+# Eigenvalues of M below this share of the largest are rounding errors.
 _RANK_TOL = 1e-12
-# A ridge below this share of a row's squared norm asks for distances that are not rounded.
+# With a ridge below this share of the largest squared row norm, rounding errors of the rows'
+# products would matter.
 _RIDGE_TOL = 1e-6
 
 
 @dataclass
 class LocalScatter:
-    """The sum over some rows, and the range of the features there."""
+    """Sum over the neighborhoods of a set of rows, and the range of the features in these rows."""
 
     M: np.ndarray  # of shape (n_features, n_features), float64, Fortran order: upper triangle only
     # Of shape (n_features,).
@@ -56,7 +58,7 @@ class LocalScatter:
 def local_scatter(
     blocks: RowBlocks, neighbors: ArrayRef, ridge: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``X'MX`` of UDFS in one edge pass, and which features vary.
+    """Return the matrix M of UDFS from one edge pass, and the mask of the features that vary.
 
     Parameters
     ----------
@@ -79,19 +81,20 @@ def local_scatter(
 
 
 def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> ProductForm:
-    """Return the same M of few rows as a product, from their coordinates in their own span.
+    """Return M of few rows in product form, from the rows' coordinates in their own span.
 
     Parameters
     ----------
     rows : ndarray of shape (n_samples, n_features), float64
-        Of features that vary; they may be fewer than the rows.
+        Values of the features that vary; these may be fewer than the rows.
     neighbors : ndarray of shape (n_samples, n_neighbors)
     ridge : float
     """
     from scipy.linalg import qr
 
     n = len(rows)
-    # Against the first row: a span of one dimension less, and no mean that rounding blurs.
+    # Subtracting the first row reduces the span by one dimension, and avoids the rounding errors of
+    # a mean.
     basis, factor = qr((rows[1:] - rows[0]).T, mode="economic", overwrite_a=True)
     width = len(factor)
     table = np.vstack([np.zeros(width), factor.T])
@@ -106,7 +109,7 @@ def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> Produ
 
 
 def sparse_form(entries: Any, neighbors: np.ndarray, ridge: float) -> SparseForm | None:
-    """Return `product_form` of rows that are mostly zeros; None where that would lose digits.
+    """Return the form of `product_form` for rows that are mostly zeros; None if inaccurate.
 
     Parameters
     ----------
@@ -122,11 +125,12 @@ def sparse_form(entries: Any, neighbors: np.ndarray, ridge: float) -> SparseForm
     size = members.shape[1]
     places = np.repeat(members, size, axis=1).ravel(), np.tile(members, size).ravel()
     ones = csr_array((np.ones(n * size**2), places), shape=(n, n))
-    # S adds neighborhoods up, each less its mean: it takes the mean of a component for zero.
+    # S sums over neighborhoods, each minus its mean, so the mean of a connected component does not
+    # matter and can be subtracted.
     rows = SparseRows(entries, csgraph.connected_components(ones, directed=False)[1])
     gram = rows.products(np.ones(d))
     if ridge < _RIDGE_TOL * gram.diagonal().max():
-        return None  # rounding of these products is not small beside it
+        return None  # the ridge is not large compared with the rounding errors of these products
     center = np.eye(size) - 1 / size
     local = center @ gram[members[:, :, None], members[:, None, :]] @ center
     values, vectors = np.linalg.eigh(local)
@@ -145,7 +149,7 @@ def sparse_form(entries: Any, neighbors: np.ndarray, ridge: float) -> SparseForm
 
 
 def _mirrored(M: np.ndarray) -> np.ndarray:
-    """Fill in the lower triangle."""
+    """Copy the upper triangle to the lower one, in place."""
     for row in range(len(M) - 1):
         M[row + 1 :, row] = M[row, row + 1 :]
     return M
@@ -154,8 +158,8 @@ def _mirrored(M: np.ndarray) -> np.ndarray:
 def scatter_step(shape: Shape, n_neighbors: int) -> Step:
     """Return the step of `local_scatter`.
 
-    A task needs its block, the one read beside it and the gathered rows, each of them once. A
-    process also holds sums of n_features^2: those of a fold, and one that is being made.
+    A task needs its block, one other block and the gathered rows, each of them once. A process
+    also holds sums of n_features^2 values: those of a fold, and the one being computed.
     """
     d, n_sums = shape.n_features, fold_parts(shape.n_blocks) + 1
     at_once = min(shape.rows, gathered_rows(d, shape.itemsize, n_neighbors))
@@ -166,14 +170,14 @@ def scatter_step(shape: Shape, n_neighbors: int) -> Step:
 
 
 def gathered_rows(n_features: int, itemsize: int, n_neighbors: int) -> int:
-    """Return how many rows have their neighborhoods gathered at once."""
+    """Return the number of rows whose neighborhoods are gathered at once."""
     return max(1, GATHERED_BYTES // ((n_neighbors + 1) * n_features * itemsize))
 
 
 def _scatter_task(
     bounds: tuple[int, int], reader: BlockReader, neighbors: ArrayRef, rows: int, ridge: float
 ) -> LocalScatter:
-    """Sum over the neighborhoods of one block's rows."""
+    """Return the sum over the neighborhoods of one block's rows."""
     start, stop = bounds
     X = reader.read(start, stop)
     d = X.shape[1]
@@ -191,7 +195,7 @@ def _scatter_task(
 
 
 def _add_scatter(M: np.ndarray, table: np.ndarray, places: np.ndarray, ridge: float) -> np.ndarray:
-    """Add the neighborhoods whose rows are at some places of a table to the upper triangle."""
+    """Add neighborhoods to the upper triangle of M; ``places`` are their rows in ``table``."""
     from scipy.linalg.blas import dsyrk
 
     d = table.shape[1]
@@ -199,7 +203,7 @@ def _add_scatter(M: np.ndarray, table: np.ndarray, places: np.ndarray, ridge: fl
     for begin in range(0, len(places), step):
         group = places[begin : begin + step]
         Z = table[group].astype(np.float64)
-        # Against the row itself first: a value that all share leaves nothing, not rounding.
+        # Subtracting the row itself first makes a value that all rows share exactly zero.
         Z -= Z[:, :1].copy()
         Z -= Z.mean(axis=1, keepdims=True)
         R = local_factors(Z, ridge).reshape(-1, d)
@@ -212,35 +216,35 @@ def _merge(a: LocalScatter, b: LocalScatter) -> LocalScatter:
     return LocalScatter(a.M, np.minimum(a.minimum, b.minimum), np.maximum(a.maximum, b.maximum))
 
 
-# Measured: the eigenvectors of an iteration take as long as a product with so many columns.
+# Measured: the eigenvectors of an iteration take as long as a product with this many columns.
 _COLUMNS = 600
 
 
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
-    """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
+    """Return the strategy: M in product form if its null space can hold the whole basis."""
     parameters = selection.parameters
     few = parameters.gamma != 0 and _is_product(shape, shape.n_features, parameters.n_clusters)
     return (ProjectionOfFewRows if few else SparseProjection)(shape, selection)
 
 
 def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
-    """Return whether the null space of M has more dimensions than the basis."""
+    """Return True if the null space of M has more dimensions than the basis."""
     return shape.n_samples - 1 + largest_count(n_clusters) < n_varying
 
 
 class SparseProjection(Strategy):
-    """One pass sums up the neighborhoods; the client iterates on matrices of n_features^2."""
+    """One pass sums over the neighborhoods; the client iterates on matrices of n_features^2."""
 
     loads: ClassVar[tuple[str, ...]] = ()
 
     def cost(self) -> StageCost:
-        """Return the cost of the pass that finds the unit, and of the steps."""
+        """Return the cost of the pass that computes the unit, if needed, and of the other steps."""
         by_unit, steps = self.parameters.unit == "rms", self._steps()
         steps = (moments_step(self.shape), *steps) if by_unit else steps
         return StageCost(steps, loads=self.loads, at_most=by_unit)
 
     def _steps(self) -> tuple[Step, ...]:
-        """Return the pass over the neighborhoods, and the client's matrices."""
+        """Return the steps of the pass over the neighborhoods and of the client's iterations."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
         seconds = _iterations_seconds(self.parameters.max_iter, d, d)
@@ -248,17 +252,17 @@ class SparseProjection(Strategy):
         return scatter_step(self.shape, self.selection.used_graph.n_neighbors), iteration
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the projection's row norms; details are the attributes of `UDFS`."""
+        """Return the row norms of the projection; details are the attributes of `UDFS`."""
         parameters, d = self.parameters, self.shape.n_features
         n_clusters, chosen = inputs.n_clusters(parameters.n_clusters)
-        # X/s with ridge and gamma has the solution of X with ``ridge s^2`` and gamma.
+        # X / s with ridge and gamma has the same solution as X with ``ridge s^2`` and gamma.
         unit, n_rows = 1.0, 1
         if parameters.unit == "rms":
             unit, n_rows = inputs.blocks.moments().unit, self.shape.n_samples
         chosen["unit"] = unit
         form, varies = self._form(inputs, parameters.ridge * unit**2)
         gamma = parameters.gamma
-        if gamma is None:  # any, where no neighborhood has a scatter
+        if gamma is None:  # any value will do if no neighborhood has scatter
             gamma = parameters.sparsity * form.trace() / max(1, int(varies.sum())) or 1.0
         else:
             gamma *= n_rows
@@ -290,7 +294,7 @@ class SparseProjection(Strategy):
         )
 
     def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
-        """Return M of the features that vary, and which do."""
+        """Return M restricted to the features that vary, and their mask."""
         M, varies = local_scatter(inputs.blocks, inputs.graph.indices_ref, ridge)
         if not varies.all():
             kept = np.flatnonzero(varies)
@@ -299,12 +303,12 @@ class SparseProjection(Strategy):
 
 
 class ProjectionOfFewRows(SparseProjection):
-    """Fewer rows than features: the client holds them, which takes less than n_features^2."""
+    """Variant for fewer rows than features: the client holds the rows, not n_features^2 values."""
 
     loads = LOADS
 
     def _steps(self) -> tuple[Step, ...]:
-        """Return the reading of the rows, with the client's matrices."""
+        """Return the step that reads the rows and iterates on the client."""
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
@@ -328,5 +332,5 @@ class ProjectionOfFewRows(SparseProjection):
 
 
 def _iterations_seconds(max_iter: int, n: int, d: int) -> float:
-    """Return the processor time of the iterations: products with matrices of the smaller size."""
+    """Return the processor time of the iterations, whose products have size min(n, d) x d."""
     return max_iter * product_seconds(min(n, d), d, _COLUMNS)

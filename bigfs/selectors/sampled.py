@@ -232,7 +232,7 @@ class SampledSearch(Strategy):
         possible = ((fewer, k < n_clusters), (empty, not counts.all()))
         notes = tuple(note for note, is_so in possible if is_so)
         ranking = rank(scores, moments.constant, alone)
-        return FeatureScores(scores, ranking, details, notes=notes)
+        return FeatureScores(scores, ranking, details, constant=moments.constant, notes=notes)
 
     def _best(
         self,

@@ -262,3 +262,16 @@ def test_fits_on_samples_say_what_they_passed_over(X: np.ndarray) -> None:
     assert "redundant_with" in sure.to_frame()
     plain = bigfs.StabilitySelection(bigfs.MaxVariance(16), n_pairs=3).fit(X)
     assert not hasattr(plain, "redundant_with_")
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"highly_variable"}))
+def test_constant_features_come_after_those_that_are_passed_over(
+    name: str, X: np.ndarray, tmp_path: Path
+) -> None:
+    section = {name: SETTINGS[name]} if name in SETTINGS else {}
+    config = {"method": name, "run": str(tmp_path / "run"), "n_features_to_select": 8}
+    result = bigfs.run(config | section | {"redundancy": 0.9}, data=X)
+    frame = result.to_frame()
+    if name != "random_selection":
+        assert frame["redundant_with"].notna().any()
+    assert result.ranking[-1] == 9

@@ -249,4 +249,4 @@ def _ranked(
         "labels": labels,
     }
     ranking = rank(scores, constant, divergence)
-    return FeatureScores(scores, ranking, details)
+    return FeatureScores(scores, ranking, details, constant=constant)

@@ -60,8 +60,9 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 # A non-empty list, or a single value as a list of one.
 Names = Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)]
 Values = Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+# Squares and products of larger numbers overflow.
+PositiveFloat = Annotated[float, Field(gt=0, le=1e100)]
+NotNegative = Annotated[float, Field(ge=0, le=1e100)]
 Tolerance = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]

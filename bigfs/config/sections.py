@@ -494,7 +494,7 @@ class BlocksConfig(Section):
         Rows per block. null: 16 to 64 MB, from the data's shape.
     """
 
-    rows: Annotated[PositiveInt, Field(lt=2**31)] | None = None
+    rows: Annotated[PositiveInt, Field(le=10**9)] | None = None
 
 
 Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]

@@ -395,3 +395,18 @@ def test_dumped_configuration_loads_to_the_same(
     path = tmp_path_factory.getbasetemp() / "dumped.yaml"
     path.write_text(dump_yaml(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "bound"),
+    [
+        ("udfs={gamma: 1.0e+300}", "udfs.gamma must be a number of at most 1e+100"),
+        ("lfs={tol: 1.0e+300}", "lfs.tol must be a number of at most 1e+100"),
+        ("blocks={rows: 1000000000000}", "blocks.rows must be a number of at most 1e+09"),
+    ],
+)
+def test_numbers_that_would_overflow_are_refused(setting: str, bound: str) -> None:
+    method = setting.partition("=")[0] if "blocks" not in setting else "m3fs"
+    config = {"method": method, "input": {"uri": "sklearn:digits"}, "run": "run"}
+    with pytest.raises(ConfigError, match=re.escape(bound)):
+        load_config({**config, "n_features_to_select": 3}, [setting])

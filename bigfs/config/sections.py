@@ -155,8 +155,8 @@ class InputConfig(Section):
         Of 10x counts: the types of features to read, such as "Antibody Capture". null:
         genes, if there are several types.
     header
-        Whether the first line of a .csv or .tsv names the columns. auto: text does, numbers
-        are a sample; numbers that may be either are refused.
+        Whether the first line of a .csv or .tsv names the columns. auto: yes if it is text,
+        no if it is numbers; numbers that may be either are refused.
     csv
         Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
         ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.
@@ -358,7 +358,7 @@ class StabilityConfig(Section):
     Attributes
     ----------
     n_pairs
-        Pairs of samples; the method is fitted to each.
+        Pairs of samples; the method is fitted to both samples of each.
     sample_size
         Rows of a sample; a fit has to fit one worker. null: half of the rows; with quick at
         most 3,000.
@@ -653,8 +653,8 @@ class OutputConfig(Section):
         A copy of the AnnData that was read, in the folder annotated.zarr of the run, with
         bigfs_rank, bigfs_score and bigfs_selected in its var.
     diff_below
-        Exit code 6 if the selection shares less than this with the former run of the series
-        ({date} in run), such as 0.8 of the larger one. null: never.
+        Exit code 6 if less than this share of the larger selection, such as 0.8, is common to
+        this run and the former run of the series ({date} in run). null: never.
     metrics
         File that gets rows, seconds, memory, recall and the share of the former selection
         in the text format of Prometheus when a run ends. null: none.

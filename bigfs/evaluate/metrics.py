@@ -322,7 +322,7 @@ _VANISHING = 1e-150
 
 
 def _comparable(X: np.ndarray) -> np.ndarray:
-    """Return X scaled to values near one by a power of two, which is exact.
+    """Return X; if its values are extreme, scaled to near one by a power of two, which is exact.
 
     Raises InputError if one row is so large that distances between other rows would vanish.
     """

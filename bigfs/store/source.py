@@ -379,7 +379,7 @@ def common_types(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def check_fitted_names(source: Source, fitted: Any) -> None:
-    """Raise InputError if the feature names differ from those seen in fit, or in their order.
+    """Raise InputError if the feature names, or their order, differ from those seen in fit.
 
     ``fitted`` holds the feature names seen in fit, or None. Nothing is checked if either has no
     names.

@@ -18,9 +18,10 @@ class FSGMMParameters(Section):
     min_clusters
         Smallest number of components tried; equal to n_clusters: the number is fixed.
     max_iter
-        Maximum number of passes over the data.
+        Maximum number of EM steps, each a pass over the data.
     tol
-        A component is removed when the relative change of the message length is below this.
+        The smallest component is removed when the relative change of the message length is at
+        most this.
     least_variance
         Lower bound of a feature's variance within a component, as a share of its variance over
         all rows.

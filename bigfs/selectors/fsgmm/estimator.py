@@ -49,7 +49,8 @@ class FSGMM(SeededSelector):
     message_lengths_, sizes_ : ndarray of shape (n_iter,)
         Message length and number of components at each pass.
     converged_ : bool
-        True if all numbers of components down to ``min_clusters`` were tried within ``max_iter``.
+        True if, within ``max_iter``, numbers of components down to ``min_clusters`` were tried, or
+        no feature was left that distinguishes components.
     n_iter_ : int
         Number of EM passes.
 

@@ -21,8 +21,8 @@ class GFSKMeansParameters(Section):
     Attributes
     ----------
     n_clusters
-        Number of groups expected in the data; auto: the last clear gap of a neighbor
-        graph's eigenvalues, or 8 or more.
+        Number of groups expected in the data. auto: number at the last clear gap of a neighbor
+        graph's eigenvalues, or 8 or more if no gap is clear.
     init
         Start: the best of n_init searches from k-means++, or labels as in evaluate.labels,
         from 0 to n_clusters - 1.
@@ -30,14 +30,14 @@ class GFSKMeansParameters(Section):
         Features to drop at a time. one: each feature is tried, as in the paper; many: the
         quarter with the lowest separability, or fewer; auto: many if there are more than 40.
     n_init
-        Searches from k-means++, on 5,000 samples each.
+        Searches from k-means++, each on at most 5,000 samples.
     sample_size
         Rows to search on; all are labeled at the end. null: all up to 20,000, or fewer
         if memory_limit requires it.
     max_iter
         Maximum number of k-means iterations for a candidate.
     tol
-        k-means stops when the centers move by less than this share of their extent.
+        k-means stops when the centers move by at most this share of their extent.
     """
 
     # The memberships of a row are stored as bits of a 64-bit integer, hence at most 60 clusters.

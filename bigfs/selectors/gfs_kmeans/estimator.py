@@ -38,7 +38,7 @@ class GFSKMeans(ClusterMixin, SeededSelector):
     max_iter : int, default=100
         Maximum number of k-means iterations for a candidate.
     tol : float, default=1e-3
-        A candidate's k-means stops when its centers move by less than this share of their extent.
+        A candidate's k-means stops when its centers move by at most this share of their extent.
 
     Attributes
     ----------

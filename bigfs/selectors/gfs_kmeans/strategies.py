@@ -51,7 +51,7 @@ class GlobalClusters(SearchState):
 
     @property
     def finished(self) -> bool:
-        """True if dropping any feature lowers the criterion, or only one feature is left."""
+        """True if every candidate lowered the criterion, or only one feature is left."""
         return self.done or int(self.mask.sum()) == 1
 
     @property

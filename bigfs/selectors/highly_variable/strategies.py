@@ -37,7 +37,7 @@ _COPY_BYTES = 8
 # Memory of a tile of a dense block in CSR form.
 _TILE_BYTES = 96 * MIB
 # A value is kept if it exceeds this multiple of the square root of its column's sum. The variance
-# of counts is about at least their mean m, so the clip m + sqrt(n variance) is above sqrt(n m),
+# of counts is at least about their mean m, so the clip m + sqrt(n variance) is above sqrt(n m),
 # which is twice this threshold.
 _ROOTS = 0.5
 # Upper bound of the number of values kept per column, on average.

@@ -31,13 +31,13 @@ class MarginParameters(Section):
     Attributes
     ----------
     n_clusters
-        Number of groups expected in the data; auto: the last clear gap of the graph's
-        eigenvalues, or 8 or more.
+        Number of groups expected in the data. auto: number at the last clear gap of the graph's
+        eigenvalues, or 8 or more if no gap is clear.
     C
         Weight of the loss against the margin.
     balance
-        Upper bound of the mean decision value, or of the difference between two of them. null:
-        no bound.
+        Upper bound of the absolute mean decision value (two clusters), or of the difference
+        between the means of two clusters' values. null: no bound.
     epsilon
         Upper bound of the violation of any plane at the end.
     fit_intercept

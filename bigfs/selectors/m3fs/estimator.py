@@ -58,8 +58,8 @@ class M3FS(MarginSelector):
     smoothness : float, default=1.0
         The paper's lambda, times n: the weight of ``f'Ln f / n``. 0: no graph in the objective.
     balance : float or None, default=0.1
-        The paper's l over n: upper bound of the mean decision value (two clusters), or of the
-        difference between the means of two clusters' values. None: no bound.
+        The paper's l over n: upper bound of the absolute mean decision value (two clusters), or
+        of the difference between the means of two clusters' values. None: no bound.
     graph : {"knn", "full"}, default="knn"
         Pairs that enter the smoothness: neighbors, or all pairs, as in the paper (at most 50,000
         rows: the cost is quadratic). Starts use neighbors.
@@ -188,8 +188,8 @@ class MaximumMarginClustering(MarginSelector):
         Number of features to keep. None keeps half of them; "auto" chooses the number from a
         curve; a dict selects the curve, as in a pipeline. The clusters do not depend on it.
     balance : float or None, default=0.1
-        Upper bound of the mean decision value (two clusters), or of the difference between the
-        means of two clusters' values. None: no bound.
+        Upper bound of the absolute mean decision value (two clusters), or of the difference
+        between the means of two clusters' values. None: no bound.
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading, as in `M3FS`.

@@ -14,7 +14,7 @@ selector = bigfs.MCFS(20, n_clusters=10).fit(X)
 print(selector.to_frame().head())
 
 # %%
-# The darkest pixels are the best.
+# The better a pixel, the darker it is drawn.
 ax = bigfs.plot(selector).mask((8, 8))
 
 # %%

@@ -49,15 +49,15 @@ def without_copies(
     n_copied, n = count_copied(graph), graph.n_samples
     if not n_copied:
         return graph
-    words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
-    note = f"{words}: their neighbors in the graph are copies of them."
+    words = f"{n_copied:,} of {n:,} rows have at least {graph.n_neighbors} duplicates"
+    note = f"{words}, so all their neighbors in the graph are duplicates."
     if n_copied <= COPIED_SHARE * n:
         return _noted(graph, note)
     limit = parse_bytes(settings.get("memory_limit") or DEFAULT_MEMORY_LIMIT)
     if _TASK_BYTES * n > task_budget(limit):
         needed = format_limit(limit_for(_TASK_BYTES * n))
-        remedy = f"A memory_limit of '{needed}' would have their neighbors searched among the rows"
-        return _noted(graph, f"{note} {remedy} that differ.")
+        remedy = f"A memory_limit of '{needed}' would allow a search among the distinct rows."
+        return _noted(graph, f"{note} {remedy}")
     with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
@@ -76,8 +76,8 @@ def without_copies(
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
             _spread(distinct, ids, place, graph, scratch),
-            f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
-            "copy takes those of the row that it equals.",
+            f"{words}. Neighbors are searched among the {n_distinct:,} distinct rows; duplicates "
+            "share the neighbors of their first occurrence.",
         )
 
 

@@ -210,7 +210,7 @@ def _rows_within(
 
 def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_limit: int) -> int:
     """Return the requested number of partitions, or raise if it is not possible."""
-    reason = f"so that each has enough of the {n} rows"
+    reason = f"so that each partition has enough of the {n} rows"
     check_count("n_partitions", n_partitions, max(1, n // smallest), reason)
     if n_partitions < fewest:
         raise MemoryLimitError(

@@ -276,8 +276,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         number = self.n_features_to_select
         if self.redundancy is not None and number is None and method_of(type(self)).finds_number:
             raise InputError(
-                f"{type(self).__name__}: redundancy needs n_features_to_select, since features are "
-                "passed over until as many are kept."
+                f"{type(self).__name__}: redundancy needs n_features_to_select: features are "
+                "passed over until that many are kept."
             )
         return number
 

@@ -155,7 +155,7 @@ def choose_solver(
     if n_samples <= max(DENSE_ROWS, 8 * block_width(n_components)):
         chosen, reason = "eigsh", f"{n_samples:,} rows are few"
     elif solver != "auto":
-        chosen, reason = solver, "asked for"
+        chosen, reason = solver, "requested"
     elif needed > budget:
         chosen, reason = "chebyshev", f"{cost}, which does not fit"
     elif n_samples > _LARGE_ROWS:

@@ -16,7 +16,7 @@ from bigfs.spectral.problem import (
     ROUNDING,
     Eigenpairs,
     Problem,
-    say_that_a_group_is_cut,
+    warn_of_cut_group,
 )
 from bigfs.spectral.thin import pseudo_inverse, sparse_order
 
@@ -148,7 +148,7 @@ def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndar
         if not overlooked.any():
             break
         if fresh[0] >= cut - width and len(eigenvalues) > missing + max(missing, _MOST_EXTRA):
-            say_that_a_group_is_cut(cut, len(eigenvalues) - missing)
+            warn_of_cut_group(cut, len(eigenvalues) - missing)
             break
         eigenvalues, vectors = _rayleigh_ritz(
             operator.scaled, np.hstack([vectors, new[:, overlooked]])
@@ -197,9 +197,9 @@ def _smallest(
         )
     except ArpackError as error:  # also if there are few distinct eigenvalues: no shifts are left
         raise Stalled(
-            f"spectral: {len(getattr(error, 'eigenvalues', ()))} of {k} eigenvectors converged to "
-            f"{operator.tol:g} by ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or "
-            "ask for fewer eigenvectors."
+            f"spectral: ARPACK converged for {len(getattr(error, 'eigenvalues', ()))} of {k} "
+            f"eigenvectors (tol {operator.tol:g}). Set spectral.solver to chebyshev, raise "
+            "spectral.tol, or request fewer eigenvectors."
         ) from None
     order = np.argsort(-theta, kind="stable")
     values = 1.0 - theta if operator.solve is None else 1.0 / theta

@@ -74,8 +74,8 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
     lowest = float(degrees.load().min())
     if not lowest > 0:
         raise InputError(
-            f"graph 'full': a row has no weight to any other at sigma {sigma:.3g}. Raise sigma, "
-            "or scale the features."
+            f"graph 'full': all weights of a row are zero for sigma {sigma:.3g}. Raise sigma, or "
+            "scale the features."
         )
     total = map_reduce(_full_task, blocks.bounds, np.add, pairs, label="smoothness")
     form = _finished(total, center.load(), n)
@@ -95,13 +95,13 @@ def check_full(n_samples: int, weight: str) -> None:
     """
     if weight != "heat":
         raise InputError(
-            f"graph 'full' has heat weights, and graph.weight is '{weight}'. Set it to 'heat', or "
-            "m3fs.graph to 'knn'."
+            f"graph 'full' needs heat weights, but graph.weight is '{weight}'. Set it to 'heat', "
+            "or m3fs.graph to 'knn'."
         )
     if n_samples > MAX_FULL_ROWS:
         raise MemoryLimitError(
-            f"graph 'full' visits every pair of rows: at most {MAX_FULL_ROWS:,}, and X has "
-            f"{n_samples:,}. Set graph to 'knn', or sample_size."
+            f"graph 'full' compares all pairs of rows and supports at most {MAX_FULL_ROWS:,} rows. "
+            f"X has {n_samples:,}. Set graph to 'knn', or set sample_size."
         )
 
 
@@ -110,7 +110,7 @@ def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     edges = 2 * shape.rows * n_neighbors
     # The second block, the edges, and tiles in float64.
     needed = shape.block_bytes + 56 * edges + 24 * MIB
-    return _form_steps(shape, "a block, one that its edges lead to", needed)
+    return _form_steps(shape, "a block, a block of its neighbors", needed)
 
 
 def full_steps(shape: Shape) -> tuple[Step, ...]:

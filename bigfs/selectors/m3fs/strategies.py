@@ -295,7 +295,7 @@ def _details_of(
     n_empty = int((state.sizes == 0).sum())
     if n_empty:
         logger.warning(
-            "%d of %d clusters are empty. Raise C, loosen balance, or begin elsewhere.",
+            "%d of %d clusters are empty. Increase C, relax balance, or use another init.",
             n_empty,
             len(state.sizes),
         )

@@ -365,8 +365,9 @@ class Paths(Regression):
         """Return the scores; the details are the attributes of `MCFS`."""
         if self.n_selected > MAX_STOPS:
             logger.warning(
-                f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours, with "
-                "the cube of their number. Set regression to 'omp', which ranks as many in seconds."
+                f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours; the "
+                "time grows with the cube of their number. Set regression to 'omp', which ranks "
+                "them in seconds."
             )
         spectral, paths = inputs.spectral, self._paths(inputs, out)
         last, stops = paths.last, paths.stops

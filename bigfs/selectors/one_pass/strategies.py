@@ -42,8 +42,8 @@ N_ROW_MATRICES = 4
 # Variances with a smaller relative difference differ only by float32 rounding.
 _SAME_VARIANCE = 1e-5
 _SAME_NOTE = (
-    "All features have the same variance but for rounding, as after preprocess 'standardize': the "
-    "ranking says nothing. Take preprocess 'none', or another method."
+    "All features have the same variance up to rounding, as after preprocess 'standardize', so the "
+    "ranking is meaningless. Use preprocess 'none' or another method."
 )
 # Returns the largest eigenvalue of G and its eigenvector, given the features' coordinates in Q and
 # the previous eigenvector.

@@ -345,8 +345,8 @@ class _Build:
         n_shelves = -(-cells.n_partitions // width)
         folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
         bounds = block_bounds(blocks.n_samples, self.homes.chunk_rows)
-        like = blocks.rows, blocks.n_features, blocks.dtype
-        shared = (like, cells, request.metric, width, folders, self.homes)
+        layout = blocks.rows, blocks.n_features, blocks.dtype
+        shared = (layout, cells, request.metric, width, folders, self.homes)
         with timed(self.seconds, "distribute"):
             reader = blocks.start_pass()
             receipts = run_tasks(

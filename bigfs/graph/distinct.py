@@ -94,7 +94,9 @@ def count_copied(graph: KNNGraph) -> int:
 
 def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     """Write two hashes of every row of a block; in practice equal for equal rows only."""
-    odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
+    multipliers = (
+        np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
+    )
     out = np.empty((len(X), 2), dtype=np.uint64)
     for part in row_tiles(*X.shape):
         # Adding zero turns -0.0 into 0.0, and in float64 equal values have equal bits.
@@ -102,7 +104,7 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
         # The low bits of short numbers are zero: mix the high bits into them first.
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
         bits ^= bits >> np.uint64(29)
-        for column, factors in enumerate(odd):
+        for column, factors in enumerate(multipliers):
             out[part, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
     hashes.write(first_row, out)
 

@@ -285,8 +285,8 @@ class _Union:
         self.counts.write(start, per_row.astype(np.int64))
         self.degrees.write(start, degree)
         values = {"column": columns, "weight": weights}
-        nowhere = np.zeros(len(columns), dtype=np.int64)
-        return write_run(folder, start // self.rows, nowhere, 1, values)
+        targets = np.zeros(len(columns), dtype=np.int64)
+        return write_run(folder, start // self.rows, targets, 1, values)
 
     def write_indptr(self, bounds: tuple[int, int], where: ArrayRef, indptr: ArrayRef) -> None:
         """Write the row pointers of one block: entries before it, then running sums."""

@@ -328,8 +328,8 @@ def check_form(stages: list[Stage], selection: Selection, source: Source) -> Non
             "Set graph.representation to 'pca:50'.",
         )
     what = f"stage '{dense[0]}'" if own.sparse else f"method '{own.name}'"
-    takers = ", ".join(name for name, method in METHODS.items() if method.sparse)
-    check_dense(source, what, f"Drop rare features first, or use one of {takers}.")
+    sparse_methods = ", ".join(name for name, method in METHODS.items() if method.sparse)
+    check_dense(source, what, f"Drop rare features first, or use one of {sparse_methods}.")
 
 
 def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:

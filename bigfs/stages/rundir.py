@@ -248,12 +248,12 @@ class Footprint:
         """Limit the tasks that every process runs at once to the number that the plan allows."""
         return at_most_at_once(self._at_once)
 
-    def record(self, told_peak: int | None = None) -> dict[str, Any]:
+    def record(self, reported_peak: int | None = None) -> dict[str, Any]:
         """Return seconds and sizes for the manifest.
 
         Parameters
         ----------
-        told_peak : int or None, default=None
+        reported_peak : int or None, default=None
             Peak of this process, if it reads the input while others run the tasks.
         """
         measured = max(on_every_process(peak_bytes).values())
@@ -261,5 +261,5 @@ class Footprint:
             "seconds": round(time.perf_counter() - self._began, 3),
             "baseline_bytes": self.baseline_bytes,
             "predicted_peak_bytes": self.predicted_peak_bytes,
-            "measured_peak_bytes": max(measured, told_peak or 0),
+            "measured_peak_bytes": max(measured, reported_peak or 0),
         }

@@ -34,8 +34,8 @@ def test_copies_take_the_neighbors_of_their_row(
     expected = knn_graph(np.delete(X, 4, axis=0), 4)
     order = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 9))
     graph = _graph(X[order], tmp_path)
-    assert "540 of 540 rows equal at least 4 others" in caplog.text
-    assert "among the 59 rows that differ" in caplog.text
+    assert "540 of 540 rows have at least 4 duplicates" in caplog.text
+    assert "among the 59 distinct rows" in caplog.text
     assert graph.details["n_distinct"] == 59
     values = np.where(order == 4, 3, order)
     place = values - (values > 3)
@@ -60,7 +60,7 @@ def test_a_few_copies_are_told_only(tmp_path: Path, caplog: pytest.LogCaptureFix
     X = manifold(900, 5)
     X[:5] = X[0]
     graph = _graph(X, tmp_path)
-    assert "5 of 900 rows equal at least 4 others: their neighbors" in caplog.text
+    assert "5 of 900 rows have at least 4 duplicates, so all their neighbors" in caplog.text
     assert "n_distinct" not in graph.details
 
 

@@ -391,7 +391,7 @@ def test_float32_pixels_in_another_unit(data_dir: Path) -> None:
 
 def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) -> None:
     fitted = LFS(n_clusters=3).fit(np.repeat([[0.0], [1.0]], 10, axis=0))
-    assert "n_clusters is 2, not 3: X has 2 rows that differ" in caplog.text
+    assert "n_clusters is 2, not 3: X has only 2 distinct rows" in caplog.text
     assert len(np.unique(fitted.labels_)) == 2 and fitted.membership_.shape == (20, 2)
 
 

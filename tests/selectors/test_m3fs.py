@@ -356,7 +356,7 @@ def test_refusals(settings: dict, message: str) -> None:
 
 def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_m3fs_form, "MAX_FULL_ROWS", 50)
-    with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
+    with pytest.raises(MemoryLimitError, match="compares all pairs of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
     with pytest.raises(MemoryLimitError, match="6 matrices of 6,001 x 6,001 for smoothness"):
@@ -453,7 +453,7 @@ def test_few_rows_have_fewer_eigenvectors_than_the_starts_would_like() -> None:
 def test_the_complete_graph_has_heat_weights() -> None:
     selection = _selection(M3FS(3, graph="full"))
     binary = selection.graph.model_copy(update={"weight": "binary"})
-    with pytest.raises(InputError, match="graph 'full' has heat weights, and graph.weight is"):
+    with pytest.raises(InputError, match="graph 'full' needs heat weights, but graph.weight is"):
         METHODS["m3fs"].choose(
             Shape(90, 8, 8, 90, 90), selection.model_copy(update={"graph": binary})
         )

@@ -178,18 +178,18 @@ def _edge_task(
     for begin in range(0, len(X), step):
         Z = _rows(X[begin : begin + step], mean)
         total += Z.T @ Z
-    for here, low, theirs in by_block(tails, reader, X, start, rows):
-        shape = (stop - start, len(theirs))
-        part = csr_array((weights[here], (heads[here], tails[here] - low)), shape=shape)
-        for begin in range(0, len(theirs), step):
+    for entries, low, others in by_block(tails, reader, X, start, rows):
+        shape = (stop - start, len(others))
+        part = csr_array((weights[entries], (heads[entries], tails[entries] - low)), shape=shape)
+        for begin in range(0, len(others), step):
             columns = part[:, begin : begin + step]
             touched = np.flatnonzero(np.diff(columns.indptr))
             if not len(touched):
                 continue
-            Z = _rows(theirs[begin : begin + step], mean)
+            Z = _rows(others[begin : begin + step], mean)
             for inner in range(0, len(touched), step):
-                mine = touched[inner : inner + step]
-                total -= _rows(X[mine], mean).T @ (columns[mine] @ Z)
+                own = touched[inner : inner + step]
+                total -= _rows(X[own], mean).T @ (columns[own] @ Z)
     return total
 
 
@@ -232,12 +232,12 @@ def _smoothed(
     """
     read, mean = pairs.reader.read, pairs.center.load()
     for begin, end in _tiles([block]):
-        mine, total = _rows(read(begin, end), mean), 0.0
+        own, total = _rows(read(begin, end), mean), 0.0
         for low, high in _tiles(pairs.bounds):
-            theirs = _rows(read(low, high), mean)
-            weights = _weights(mine[:, :-1], theirs[:, :-1], pairs.sigma, begin == low)
-            total = total + weights @ right(slice(low, high), theirs)
-        yield slice(begin, end), mine, np.asarray(total)
+            others = _rows(read(low, high), mean)
+            weights = _weights(own[:, :-1], others[:, :-1], pairs.sigma, begin == low)
+            total = total + weights @ right(slice(low, high), others)
+        yield slice(begin, end), own, np.asarray(total)
 
 
 def _degree_task(block: tuple[int, int], pairs: _AllPairs) -> None:

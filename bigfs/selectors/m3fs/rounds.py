@@ -182,9 +182,9 @@ def block_step(
     for begin in range(0, len(moved) if older else 0, step):
         part = moved[begin : begin + step]
         there, planes = X[part], [older_plane[part] for older_plane in older]
-        gathered, asked = plane_sums(there, planes, now[part], P, intercept, z[part])
+        gathered, n_changed = plane_sums(there, planes, now[part], P, intercept, z[part])
         changes += gathered
-        counts_changed += asked
+        counts_changed += n_changed
     sizes = np.bincount(now, minlength=max(2, P))
     hinge, chosen = float(short.sum()), int(counts[0])
     pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
@@ -452,9 +452,9 @@ class Trajectory:
         # The objectives of the solutions are lower by up to C epsilon than at the best points, so
         # that they alone may appear to rise.
         value = self.best_rest + settings.parameters.C * self.best_loss
-        fell = max(self.last - self.objective, self.last_value - value)
+        decrease = max(self.last - self.objective, self.last_value - value)
         self.last, self.last_value = self.objective, value
-        if self.best_changed == 0 or fell <= settings.parameters.tol * abs(self.objective):
+        if self.best_changed == 0 or decrease <= settings.parameters.tol * abs(self.objective):
             self.done = self.converged = True
             return
         self.refresh = True
@@ -463,9 +463,9 @@ class Trajectory:
 
     def _planes_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective converges, then draw a plane (algorithm 1)."""
-        fell = self.last - self.objective
+        decrease = self.last - self.objective
         self.last = self.objective
-        if fell > settings.parameters.tol * abs(self.objective):
+        if decrease > settings.parameters.tol * abs(self.objective):
             self.n_steps += 1
             return
         if self.violation <= settings.parameters.epsilon:

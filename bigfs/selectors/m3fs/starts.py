@@ -198,9 +198,9 @@ def starts_to_run(n_starts: int, size: tuple[int, int], criterion: str) -> int:
     return min(n_starts, _FEW_STARTS) if many and criterion == "likelihood" else n_starts
 
 
-def likeliest(likely: np.ndarray, count: int) -> list[int]:
+def likeliest(values: np.ndarray, count: int) -> list[int]:
     """Return the numbers of the ``count`` likeliest starts, ascending; ties go to the first."""
-    ranked = np.argsort(-np.round(likely, DIGITS), kind="stable")
+    ranked = np.argsort(-np.round(values, DIGITS), kind="stable")
     return [int(number) for number in np.sort(ranked[:count])]
 
 

@@ -241,8 +241,8 @@ class ForwardOnColumns(Forward):
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
         needed += 0 if shape.n_entries is None else 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
-        usual = 2 + -(-self.n_selected // columns)
-        seconds = _seconds_of_columns(shape, columns) * usual / self.n_selected
+        n_passes = 2 + -(-self.n_selected // columns)
+        seconds = _seconds_of_columns(shape, columns) * n_passes / self.n_selected
         fetching = pass_over(shape, what, times=self.n_selected)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),

@@ -353,7 +353,7 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
     indptr, columns, weights, root = edges
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
         key = ("F", F.path)
-        memory.drop(context.run, "F", besides=key)
+        memory.drop(context.run, "F", kept_key=key)
         budget = context.keep_x_bytes + context.keep_f_bytes
         everywhere = memory.get(
             context.run, key, lambda: _weighted(F.load(), scale, W.degrees.load()), budget

@@ -58,7 +58,7 @@ logger = logging.getLogger("bigfs")
 # Rows of a fit in quick mode: see tests/bench/README.md, "Stability of selections".
 QUICK_ROWS = 3000
 # NumPy can draw only from fewer rows than this.
-_TOO_MANY = 10**9
+_ROW_LIMIT = 10**9
 
 
 def stability_stage(
@@ -132,9 +132,9 @@ def check_stability(
         raise InputError(
             f"stability needs at least 4 rows, for two samples of two rows. X has {n_samples}."
         )
-    if n_samples >= _TOO_MANY:
+    if n_samples >= _ROW_LIMIT:
         raise InputError(
-            f"stability supports fewer than {_TOO_MANY:,} rows. Got {n_samples:,}. Select some of "
+            f"stability supports fewer than {_ROW_LIMIT:,} rows. Got {n_samples:,}. Select some of "
             "them, for instance with input.rows."
         )
     most = n_samples // 2
@@ -314,8 +314,8 @@ class SampledFits:
             job = self, rows, places, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
-        anyway = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
-        result, notes = _consensus(outcomes, self, anyway)
+        forced = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
+        result, notes = _consensus(outcomes, self, forced)
         if self.quick:
             redundancy = self.redundancy(result.details["n_selected"])
             result = passed_over(result, blocks, self.selection, redundancy)
@@ -408,7 +408,7 @@ def _of_sample(
 
 
 def _consensus(
-    read: Sequence[dict[str, Any] | None], fits: SampledFits, anyway: np.ndarray
+    read: Sequence[dict[str, Any] | None], fits: SampledFits, forced: np.ndarray
 ) -> tuple[FeatureScores, list[str]]:
     """Return the combined scores of all fits, with their stability, and notes.
 
@@ -419,7 +419,7 @@ def _consensus(
     read : sequence of dict or None
         Stored outcomes of the fits; None for one that cannot be read.
     fits : SampledFits
-    anyway : ndarray of int64
+    forced : ndarray of int64
         Features that are included in any case.
 
     Raises
@@ -440,11 +440,11 @@ def _consensus(
         supports if supports.size else None,
         fits.sample_size,
         fits.draw.shared_rows,
-        anyway if 0 < len(anyway) < rankings.shape[1] else None,
+        forced if 0 < len(forced) < rankings.shape[1] else None,
     )
     if fits.quick and isinstance(number, Auto):
         of_fits = [outcome["number"] for outcome in outcomes]
-        details["number"] = at_least(_number(number, stability, of_fits), len(anyway))
+        details["number"] = at_least(_number(number, stability, of_fits), len(forced))
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)

@@ -215,7 +215,7 @@ class SampledSearch(Strategy):
         leave = getattr(parameters, "unassigned", "nearest") == "leave"
         counts, means, variances = moments_of(label_all(blocks, rule, leave, labels, inside))
         value = evidence(counts, variances, moments.variance, rule.subsets)
-        alone = feature_separability(counts, means, counts @ variances / counts.sum())
+        separability = feature_separability(counts, means, counts @ variances / counts.sum())
         scores = self.scores(solution, counts)
         details = {
             "labels": labels,
@@ -231,7 +231,7 @@ class SampledSearch(Strategy):
         empty = f"{int((counts == 0).sum())} of {k} clusters have no rows."
         possible = ((fewer, k < n_clusters), (empty, not counts.all()))
         notes = tuple(note for note, is_so in possible if is_so)
-        ranking = rank(scores, moments.constant, alone)
+        ranking = rank(scores, moments.constant, separability)
         return FeatureScores(scores, ranking, details, notes=notes)
 
     def _best(

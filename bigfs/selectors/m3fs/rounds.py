@@ -167,28 +167,28 @@ def block_step(
     sums : PlaneSums
     plane : ndarray of shape (n_rows,), uint8
         The most violated plane.
-    now : ndarray of shape (n_rows,), uint8
+    labels : ndarray of shape (n_rows,), uint8
         The clusters of V.
     """
     intercept, P = len(V) > X.shape[1], V.shape[1]
     F = decisions(X, V)
-    now = clusters_of(F)
-    moved = np.flatnonzero(now != z)
-    plane, short = rivals(F, now if take_over else z)
-    sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    labels = clusters_of(F)
+    moved = np.flatnonzero(labels != z)
+    plane, short = rivals(F, labels if take_over else z)
+    sums, counts = plane_sums(X, [plane], labels if take_over else z, P, intercept)
     changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
     # Only a few rows change their cluster; the contributions of the others stay the same.
     step = tile_rows(X.shape[1])
     for begin in range(0, len(moved) if older else 0, step):
         part = moved[begin : begin + step]
-        there, planes = X[part], [older_plane[part] for older_plane in older]
-        gathered, n_changed = plane_sums(there, planes, now[part], P, intercept, z[part])
+        rows, planes = X[part], [older_plane[part] for older_plane in older]
+        gathered, n_changed = plane_sums(rows, planes, labels[part], P, intercept, z[part])
         changes += gathered
         counts_changed += n_changed
-    sizes = np.bincount(now, minlength=max(2, P))
+    sizes = np.bincount(labels, minlength=max(2, P))
     hinge, chosen = float(short.sum()), int(counts[0])
     pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
-    return pass_sums, plane, now
+    return pass_sums, plane, labels
 
 
 @dataclass(frozen=True)

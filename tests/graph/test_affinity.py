@@ -248,7 +248,7 @@ def test_copies_have_weight_one() -> None:
     [
         ({"weight": "gauss"}, "binary, heat, dot, cosine. Got 'gauss'"),
         ({"weight": "heat", "sigma": 0}, "positive number"),
-        ({"weight": "binary", "sigma": 1.0}, "belongs to weight 'heat'"),
+        ({"weight": "binary", "sigma": 1.0}, "applies to weight 'heat' only"),
         ({"weight": "dot"}, "pass blocks"),
         ({"weight": "cosine"}, "pass blocks"),
     ],

@@ -75,7 +75,7 @@ def test_more_rows_than_one_task_can_tell_apart_keep_their_graph(
     X = np.repeat(manifold(60, 6), 9, axis=0)
     monkeypatch.setattr(distinct, "_TASK_BYTES", 10**6)
     graph = _graph(X, tmp_path, memory_limit="1 GiB")
-    assert "A memory_limit of '1.5 GiB' would have their neighbors searched" in caplog.text
+    assert "A memory_limit of '1.5 GiB' would allow a search among the distinct" in caplog.text
     assert "n_distinct" not in graph.details and len(graph.details["notes"]) == 1
 
 

@@ -168,7 +168,7 @@ def test_real_cells_have_scores_though_many_genes_share_a_mean(
 ) -> None:
     pytest.importorskip("skmisc", reason=NEEDS_TREND)
     fitted = HighlyVariable(500).fit(str(data_dir / "worm_neuron.npz"))
-    assert "less exact there (reciprocal condition number" in caplog.text
+    assert "less accurate there (reciprocal condition number" in caplog.text
     assert fitted.scores_.argmax() == fitted.ranking_[0]
 
 

@@ -239,7 +239,10 @@ def test_labels_of_all_rows_start_a_search_on_a_sample() -> None:
     assert _subsets(fitted) == subsets
     assert fitted.n_rows_ == 1_000 and fitted.n_passes_ == 2
     rare = np.where(np.arange(6_000) == 17, 4, y)
-    with pytest.raises(InputError, match="no row among the 20 that are searched. Set sample_size"):
+    with pytest.raises(
+        InputError,
+        match="label does not occur among the 20 rows that are searched. Increase sample_size",
+    ):
         LFS(n_clusters=5, init=rare, sample_size=20).fit(X)
 
 

@@ -280,7 +280,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         run({**other, "method": "udfs"})
     np.save(tmp_path / "X.npy", COUNTS[:-1])
     elsewhere = f"{path}::obsp/connectivities"
-    with pytest.raises(InputError, match="has 60 rows, and the data have 59"):
+    with pytest.raises(InputError, match="has 60 rows, but the data have 59"):
         run(settings_of(tmp_path / "X.npy", tmp_path / "b", representation=elsewhere))
     for graph, words in (
         ({"weight": "dot"}, "'weight' cannot be used"),

@@ -536,4 +536,4 @@ def test_a_tiny_C_on_wide_data_says_what_to_do(caplog: pytest.LogCaptureFixture)
     fitted = M3FS(9, n_clusters=2, C=1e-3, smoothness=0).fit(X)
     assert np.isfinite(fitted.scores_).all()
     assert fitted.scores_.sum() == pytest.approx(9)
-    assert "Raise C" in caplog.text
+    assert "Increase C" in caplog.text

@@ -206,7 +206,7 @@ def test_fits_choose_the_number_from_their_own_rows() -> None:
     ]
     chosen = sure.n_features_to_select_
     assert chosen == int(np.median(own)) == sure.get_support().sum()
-    assert f"say {min(own)} to {max(own)}" in sure.curves_.number["rule"]
+    assert f"(range {min(own)} to {max(own)}) of" in sure.curves_.number["rule"]
     assert set(sure.ranking_[:chosen]) == set(sure.get_support(indices=True))
     assert np.isfinite(sure.curves_.adds).all()
 
@@ -221,7 +221,7 @@ def test_settings_that_do_not_go_with_the_rows_are_refused(digits: np.ndarray) -
         fit(n=3)
     with pytest.raises(InputError, match="n_neighbors") as refused:
         fit(CHEAP[0].__class__(5, n_neighbors=40), sample_size=30)
-    assert "stability.sample_size, 30 rows" in refused.value.__notes__[0]
+    assert "one sample of 30 rows (stability.sample_size)" in refused.value.__notes__[0]
     with pytest.raises(InputError, match="StabilitySelection: threshold"):
         fit(threshold=0.5)
     with pytest.raises(InputError, match="StabilitySelection: n_pairs"):

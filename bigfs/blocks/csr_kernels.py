@@ -16,7 +16,7 @@ _TILE_ENTRIES = 2**20
 # Products in CSR form are faster for a block with a smaller share of nonzeros; first this many of
 # its rows are inspected.
 _FEW_ENTRIES = 1 / 12
-_LOOKED_AT = 256
+_INSPECTED_ROWS = 256
 # Cost of a product of two entries of CSR rows, relative to that of two values of dense rows.
 _ENTRY_COST = 200
 
@@ -33,7 +33,10 @@ def compact(X: Any) -> Any:
     """
     if hasattr(X, "indptr"):
         return X
-    for rows in (X[:_LOOKED_AT], X):  # in most blocks the first rows already have many nonzeros
+    for rows in (
+        X[:_INSPECTED_ROWS],
+        X,
+    ):  # the first rows of most blocks already have many nonzeros
         if np.count_nonzero(rows) > _FEW_ENTRIES * rows.size:
             return X
     from scipy.sparse import csr_array

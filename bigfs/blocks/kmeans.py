@@ -109,7 +109,7 @@ def kmeans_steps(shape: Shape, n_clusters: int, times: int) -> tuple[Step, ...]:
     sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
     folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, _USUAL_ITERATIONS / MAX_ITER
     beside = 24 * shape.rows + folded * centers + 24 * MIB
-    what, drawn = "a block and the rows of it for k-means++", min(sample, shape.block_bytes)
+    what, drawn = "a block and its rows sampled for k-means++", min(sample, shape.block_bytes)
     sampling = pass_over(shape, what, drawn, times=times)
     # The rows, and a copy relative to its own origin; temporarily the parts they are joined from.
     what, needed = f"k-means++ on {size:,} rows", 5 * sample // 2 + 24 * MIB

@@ -59,7 +59,7 @@ def columns_of(X: Any, names: Sequence[str]) -> Any:
     columns = getattr(X, "column_names", columns)
     missing = sorted(set(names) - set(columns))
     if missing:
-        raise InputError(f"X has no column {listed(missing)}. It needs those that fit selected.")
+        raise InputError(f"X has no column {listed(missing)}. X must have the selected columns.")
     return X[list(names)] if root == "dask" else X.select(list(names))
 
 

@@ -119,7 +119,7 @@ def _add(rows: Any, labels: Any, counts: Any, sums: Any, squares: Any) -> None:
 
 
 def _run(  # noqa: C901, PLR0915  # one loop: functions of its own would be compiled apart
-    rows: Any, mask: Any, gone: Any, tie: float, begin: Any, limits: Any, base: Any,
+    rows: Any, mask: Any, removed: Any, tie: float, begin: Any, limits: Any, base: Any,
     base_second: Any, max_iter: int, tol2: float,
     centers: Any, label: Any, size: Any, total: Any, by_row: Any, moved: Any,
 ) -> None:  # fmt: skip
@@ -135,7 +135,7 @@ def _run(  # noqa: C901, PLR0915  # one loop: functions of its own would be comp
             if iteration == 0:
                 # An upper bound on what any other center loses without the removed features.
                 distance, apart = base[i, own], base_second[i]
-                for g in gone:
+                for g in removed:
                     x = rows[i, g]
                     distance -= (x - begin[own, g]) ** 2
                     apart -= max((x - limits[0, g]) ** 2, (x - limits[1, g]) ** 2)
@@ -156,7 +156,7 @@ def _run(  # noqa: C901, PLR0915  # one loop: functions of its own would be comp
                 distance = 0.0
                 if iteration == 0:
                     distance = base[i, j]
-                    for g in gone:
+                    for g in removed:
                         distance -= (rows[i, g] - centers[j, g]) ** 2
                 if iteration > 0 or distance < _LOST * base[i, j]:
                     distance = 0.0

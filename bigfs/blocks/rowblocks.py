@@ -245,14 +245,14 @@ class RowBlocks:
         level = np.flatnonzero(kernels.level_columns(moments, self.dtype))
         if not len(level):
             return None
-        self.refuse_below(SMALLEST, "their squares vanish")
+        self.refuse_below(SMALLEST, "since their squares underflow")
         least, most = moments.minimum[level], moments.maximum[level]
         value = np.where((least <= 0) & (most >= 0), 0.0, least)
         tiny = level[np.maximum(np.abs(least), np.abs(most)) < SMALLEST]
         if len(tiny):
             logger.warning(
-                f"{self.source.uri}: column {tiny[0]} varies by less than {SMALLEST:.0e}, and its "
-                f"squares vanish: it counts as constant ({len(tiny):,} such columns)."
+                f"{self.source.uri}: column {tiny[0]} varies by less than {SMALLEST:.0e}, so its "
+                f"squares underflow: it is treated as constant ({len(tiny):,} such columns)."
             )
         for part in (moments.mean, moments.minimum, moments.maximum):
             part[level] = value
@@ -414,8 +414,8 @@ class RowBlocks:
         names = self.source.feature_names or [f"feature {i}" for i in range(self.n_features)]
         return [
             f"Scales differ: the standard deviation{shown} of {names[least]} is "
-            f"{spread[least]:.3g}, that of {names[most]} {spread[most]:.3g}. Features of large "
-            "scale decide distances; preprocess 'standardize' brings all to one scale."
+            f"{spread[least]:.3g}, that of {names[most]} is {spread[most]:.3g}. Features of large "
+            "scale dominate distances; preprocess 'standardize' gives all features the same scale."
         ]
 
     def gram(self, Y: ArrayRef | None = None, label: str = "gram") -> Gram:

@@ -26,9 +26,9 @@ _COMPLAINTS = {
     "binary": ".",
     "heat": ".",
     "dot": ": its dot products with its neighbors are zero or negative. Use weight 'binary', "
-    "'heat' or 'cosine', or data that are not negative.",
+    "'heat' or 'cosine', or non-negative data.",
     "cosine": ": its cosines with its neighbors are zero or negative. Use weight 'binary' or "
-    "'heat', or data that are not negative.",
+    "'heat', or non-negative data.",
 }
 
 
@@ -136,8 +136,8 @@ def _products(
     if n_unlike and least > 0:
         logger.warning(
             "%d of %d rows have weight 0 to all their neighbors under weight '%s': they are zero "
-            "in every feature, or in all that their neighbors are not. Each keeps its nearest "
-            "neighbor with the least positive weight of the graph, %.3g.",
+            "in every feature in which a neighbor is nonzero. Each keeps its nearest neighbor, "
+            "with the smallest positive weight of the graph, %.3g.",
             n_unlike, graph.n_samples, weight, least,
         )  # fmt: skip
     return values, least
@@ -150,8 +150,8 @@ def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:
     fits = 0 < float(sigma or 0) < np.inf if is_number else sigma in (None, "median")
     if not fits or (sigma is not None and weight != "heat"):
         raise InputError(
-            "sigma must be a positive number, 'median', or None for a width of every edge, and "
-            f"belongs to weight 'heat'. Got {sigma!r} with weight '{weight}'."
+            "sigma must be a positive number, 'median', or None (each edge has its own width), and "
+            f"applies to weight 'heat' only. Got {sigma!r} with weight '{weight}'."
         )
     if metric == "correlation" and weight in ("dot", "cosine"):
         raise InputError(
@@ -172,7 +172,7 @@ def default_sigma(graph: KNNGraph) -> float:
     distances = scattered_rows(range(0, graph.n_samples, stride), graph.distances_ref)
     positive = distances[distances > 0]
     if not len(positive):
-        raise InputError("sigma cannot be chosen: all neighbors are at distance zero. Give sigma.")
+        raise InputError("sigma cannot be chosen: all neighbors are at distance zero. Set sigma.")
     return float(np.median(positive.astype(np.float64)) ** 2)
 
 
@@ -183,8 +183,8 @@ def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
     if n_far:
         logger.warning(
             "%d of %d rows have neighbors at which exp(-distance^2 / sigma) is below %g with sigma "
-            "%.3g: these weights are raised to it. Leave sigma unset: then every edge has a width "
-            "of its own.",
+            "%.3g: these weights are raised to this value. Leave sigma unset to give every edge "
+            "its own width.",
             n_far, graph.n_samples, LEAST_HEAT, sigma,
         )  # fmt: skip
 

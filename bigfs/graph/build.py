@@ -162,9 +162,9 @@ def knn_graph(
     blocks = RowBlocks.from_any(X, scratch=scratch)
     check_n_neighbors(n_neighbors, blocks.n_samples)
     if metric == "euclidean":
-        blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
+        blocks.refuse_below(LEAST_DISTANCE, "since distances are stored in float32")
     if blocks.n_samples >= 2**31:
-        raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
+        raise InputError(f"X has {blocks.n_samples:,} rows; a graph supports fewer than 2^31.")
     rows, passes = blocks, blocks.passes
     details: dict[str, Any] = {"representation": representation}
     with scratch.temporary("search") as working:
@@ -276,8 +276,8 @@ class _Build:
         if target is not None and target > most and self.request.if_missed == "error":
             raise InputError(
                 f"recall_target {target} is more than {n_checked:,} checked rows can show, which "
-                f"is {most:.4f} where all their neighbors are found. Lower it, or set algorithm to "
-                "'exact' and memory_limit so that the rows fit one partition."
+                f"is {most:.4f} if all their neighbors are found. Lower it, or set algorithm to "
+                "'exact' and a memory_limit with which the rows fit one partition."
             )
 
     def _sample(self) -> Runs:
@@ -345,8 +345,8 @@ class _Build:
         n_shelves = -(-cells.n_partitions // width)
         folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
         bounds = block_bounds(blocks.n_samples, self.homes.chunk_rows)
-        like = blocks.rows, blocks.n_features, blocks.dtype
-        shared = (like, cells, request.metric, width, folders, self.homes)
+        layout = blocks.rows, blocks.n_features, blocks.dtype
+        shared = (layout, cells, request.metric, width, folders, self.homes)
         with timed(self.seconds, "distribute"):
             reader = blocks.start_pass()
             receipts = run_tasks(
@@ -357,8 +357,8 @@ class _Build:
             self.counts = np.concatenate(sizes)[: cells.n_partitions]
             if self.counts.max() > self.plan.capacity_rows:
                 raise MemoryLimitError(
-                    f"Stage 'graph': a partition has {self.counts.max():,} rows with copies, and "
-                    f"one task can hold {self.plan.capacity_rows:,}. Set n_partitions to "
+                    f"Stage 'graph': a partition has {self.counts.max():,} rows including copies, "
+                    f"but one task can hold {self.plan.capacity_rows:,}. Set n_partitions to "
                     f"{2 * max(2, len(self.counts))} or more, or raise memory_limit."
                 )
             return [commit_runs(working, *pair) for pair in zip(folders, shelves, strict=True)]
@@ -453,9 +453,9 @@ def missed_neighbors(graph: KNNGraph) -> list[str]:
     most = sum(MORE_EFFORT**step for step in range(1, ATTEMPTS))
     note = (
         f"The graph has {recall.value:.0%} of the true neighbors ({recall.n_rows:,} rows checked). "
-        f"Set graph.recall_target to {GOOD_RECALL} or more: the search is repeated, each time half "
-        f"as wide again, until it finds them; this one took {seconds:.0f} s, all of them take at "
-        f"most {most:.0f} times as long. Data without groups, or of many dimensions, need it most."
+        f"Set graph.recall_target to {GOOD_RECALL} or more to repeat the search, each time 50 % "
+        f"wider, until it is met; this search took {seconds:.0f} s, all repetitions take at "
+        f"most {most:.0f} times as long. Data without groups or with many dimensions need it most."
     )
     logger.warning(note)
     return [note]

@@ -48,7 +48,7 @@ def graph_cost(
     products = settings.weight in ("dot", "cosine")
     if products:
         beside = shape.read_bytes + _PRODUCT_BYTES * shape.rows * k + _PRODUCT_TILES
-        steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
+        steps.append(pass_over(shape, "a block and a block of its neighbors", beside))
     steps += affinity_steps(n, k, settings.weight)
     # Neighbors and distances, the matrix with at most two entries per edge, a few numbers per row.
     stored = n * (8 * k + 24 * k + 28)
@@ -70,7 +70,7 @@ def _search_steps(
     certain = plan.exact and parts == 1
     if not certain:
         chosen = (plan.sampled_rows + SAMPLED_ROWS) * row_bytes
-        steps.append(pass_over(rows, "a block and the rows sampled of it", min(chosen, 2**25)))
+        steps.append(pass_over(rows, "a block and the rows sampled from it", min(chosen, 2**25)))
     if parts > 1:
         needed = 4 * plan.sampled_rows * row_bytes
         what = f"k-means of {plan.sampled_rows:,} sampled rows"
@@ -111,7 +111,7 @@ def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> 
     needed, requests = (96, blocks + 5) if weight == "heat" else (64, 4)
     what = "the edges of a block of rows"
     weighed = Step(what, needed * edges, blocks, 0, requests * blocks)
-    what, requests = f"{what} united with their reverses", blocks * (blocks + 6)
+    what, requests = f"{what} merged with their reverses", blocks * (blocks + 6)
     seconds = loop_seconds(n_samples, n_neighbors, _UNION_LOOPS)
     united = Step(what, _UNION_BYTES * edges, blocks, 0, requests, seconds=seconds)
     return [weighed, united, Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks)]

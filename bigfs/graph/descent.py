@@ -62,8 +62,8 @@ def search_prepared(
         return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
     if len(rows) >= MAX_ROWS:
         raise InputError(
-            f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
-            "lower memory_limit, so that the rows are divided into more partitions."
+            f"pynndescent supports fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}. "
+            "Lower memory_limit, so that the rows are divided into more partitions."
         )
     width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
     data = rows if rows.dtype == np.float32 else _in_float32(rows)
@@ -164,7 +164,7 @@ def _index(rows: np.ndarray, **settings: Any) -> Any:
         try:
             return _kept_index()(rows, **settings)
         except (*_UNUSABLE, numba.core.errors.NumbaError) as error:
-            logger.debug("pynndescent's code on disk cannot be used: %r", error)
+            logger.debug("the cached compiled code of pynndescent cannot be used: %r", error)
             _unusable.append(error.with_traceback(None))  # its frames would keep the rows alive
     return NNDescent(rows, **settings)
 
@@ -200,7 +200,7 @@ def _kept_index() -> Callable[..., Any]:
         init_graph: Any, leaf_array: np.ndarray, verbose: bool, kernel: int,
     ) -> Any:  # fmt: skip
         if dist is not distances.squared_euclidean or verbose or not (low_memory and rp_tree_init):
-            raise TypeError("NNDescent asks for another search")
+            raise TypeError("NNDescent requests an unsupported search")
         return descent(
             data, n_neighbors, rng_state, max_candidates, n_iters, delta, init_graph, leaf_array,
             kernel,

@@ -49,15 +49,15 @@ def without_copies(
     n_copied, n = count_copied(graph), graph.n_samples
     if not n_copied:
         return graph
-    words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
-    note = f"{words}: their neighbors in the graph are copies of them."
+    words = f"{n_copied:,} of {n:,} rows have at least {graph.n_neighbors} duplicates"
+    note = f"{words}, so all their neighbors in the graph are duplicates."
     if n_copied <= COPIED_SHARE * n:
         return _noted(graph, note)
     limit = parse_bytes(settings.get("memory_limit") or DEFAULT_MEMORY_LIMIT)
     if _TASK_BYTES * n > task_budget(limit):
         needed = format_limit(limit_for(_TASK_BYTES * n))
-        remedy = f"A memory_limit of '{needed}' would have their neighbors searched among the rows"
-        return _noted(graph, f"{note} {remedy} that differ.")
+        remedy = f"A memory_limit of '{needed}' would allow a search among the distinct rows."
+        return _noted(graph, f"{note} {remedy}")
     with scratch.temporary("distinct") as working:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
         blocks.map_blocks(_hash_kernel, hashes, label="copies")
@@ -76,8 +76,8 @@ def without_copies(
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
             _spread(distinct, ids, place, graph, scratch),
-            f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
-            "copy takes those of the row that it equals.",
+            f"{words}. Neighbors are searched among the {n_distinct:,} distinct rows; duplicates "
+            "share the neighbors of their first occurrence.",
         )
 
 
@@ -94,7 +94,9 @@ def count_copied(graph: KNNGraph) -> int:
 
 def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
     """Write two hashes of every row of a block; in practice equal for equal rows only."""
-    odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
+    multipliers = (
+        np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
+    )
     out = np.empty((len(X), 2), dtype=np.uint64)
     for part in row_tiles(*X.shape):
         # Adding zero turns -0.0 into 0.0, and in float64 equal values have equal bits.
@@ -102,7 +104,7 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
         # The low bits of short numbers are zero: mix the high bits into them first.
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
         bits ^= bits >> np.uint64(29)
-        for column, factors in enumerate(odd):
+        for column, factors in enumerate(multipliers):
             out[part, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
     hashes.write(first_row, out)
 

@@ -101,7 +101,7 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     # A fold holds three arrays per part.
     needed += 3 * 8 * fold_parts(shape.n_blocks) * shape.n_features + 24 * MIB
     # The neighbors of a row lie in few blocks if rows are in order, in all blocks if not.
-    what = "a block, one that its edges lead to"
+    what = "a block, a block of its neighbors"
     return StageCost((pass_over(shape, what, needed, seconds=seconds),))
 
 

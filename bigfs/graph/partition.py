@@ -210,7 +210,7 @@ def _rows_within(
 
 def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_limit: int) -> int:
     """Return the requested number of partitions, or raise if it is not possible."""
-    reason = f"so that each has enough of the {n} rows"
+    reason = f"so that each partition has enough of the {n} rows"
     check_count("n_partitions", n_partitions, max(1, n // smallest), reason)
     if n_partitions < fewest:
         raise MemoryLimitError(
@@ -328,13 +328,13 @@ def find_cells(
     # ``scale`` rows.
     smallest = max(n_samples / plan.n_partitions / 16, 8 * (request.n_neighbors + 1))
     largest, scale = plan.capacity_rows / _SAMPLE_ERROR, n_samples / len(rows)
-    for turn in range(_ROUNDS):
+    for attempt in range(_ROUNDS):
         cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), eps)
         home = cells[: len(rows)]
         sizes = np.bincount(cells, minlength=len(centers)) * scale
-        alone = np.bincount(home, minlength=len(centers)) * scale
-        if turn < 2 and len(centers) > 1 and (alone < smallest).any():
-            keep = alone >= min(smallest, alone.max())
+        home_sizes = np.bincount(home, minlength=len(centers)) * scale
+        if attempt < 2 and len(centers) > 1 and (home_sizes < smallest).any():
+            keep = home_sizes >= min(smallest, home_sizes.max())
             centers, parts = centers[keep], parts[keep]
             continue
         large = np.flatnonzero(sizes / parts > largest)
@@ -344,7 +344,7 @@ def find_cells(
         for cell in large:
             halves = cluster_rows(rows[home == cell], 2, generator)
             # A cell that several rounds cannot divide holds rows that float32 cannot distinguish.
-            if len(halves) < 2 or turn >= _ROUNDS // 2:
+            if len(halves) < 2 or attempt >= _ROUNDS // 2:
                 parts[cell] = int(np.ceil(sizes[cell] / largest))
                 continue
             divided.append(halves[1])

@@ -336,8 +336,8 @@ def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
         return settings
     if not hasattr(data, "obsp"):
         raise InputError(
-            f"graph.representation is '{name}', which is a part of an AnnData, and the data are "
-            "none. Give an AnnData, the path of one, or 'raw'."
+            f"graph.representation is '{name}', which is a part of an AnnData, but the data are "
+            "not an AnnData. Use an AnnData or the path of one, or set it to 'raw'."
         )
     from bigfs.store.formats.annotated import member_of
 
@@ -384,20 +384,20 @@ def rows_left_out(source: Source, blocks: RowBlocks) -> np.ndarray:
     n_all = blocks.n_samples + len(dropped)
     if source.n_samples != n_all:
         raise InputError(
-            f"{source.uri} has {source.n_samples:,} rows, and the data have {n_all:,}. It must be "
-            "of the same samples."
+            f"{source.uri} has {source.n_samples:,} rows, but the data have {n_all:,}. Both must "
+            "have the same samples."
         )
-    unlike, difference, kept = "", 0, np.ones(n_all, dtype=bool)
+    mismatch, difference, kept = "", 0, np.ones(n_all, dtype=bool)
     kept[dropped] = False
-    theirs = compress(chain.from_iterable(source.iter_index()), kept)
+    member_ids = compress(chain.from_iterable(source.iter_index()), kept)
     own = chain.from_iterable(blocks.source.iter_index())
-    for row, (given, expected) in enumerate(zip(theirs, own, strict=False)):
+    for row, (given, expected) in enumerate(zip(member_ids, own, strict=False)):
         difference += hash(given) - hash(expected)  # zero in the end if the ids are the same set
-        if not unlike and given != expected:
-            unlike = f"row {row} is {given}, where the data have {expected}"
-    if unlike and not difference:
+        if not mismatch and given != expected:
+            mismatch = f"row {row} is {given}, but {expected} in the data"
+    if mismatch and not difference:
         raise InputError(
-            f"{source.uri}: {unlike}. It must have the samples in the order of the data. {FROM_0}"
+            f"{source.uri}: {mismatch}. Its samples must be in the order of the data. {FROM_0}"
         )
     return dropped
 

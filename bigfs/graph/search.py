@@ -77,7 +77,7 @@ def _gather_kernel(
 def distribute_task(
     bounds: tuple[int, int],
     reader: BlockReader,
-    like: tuple[int, int, np.dtype[Any]],
+    layout: tuple[int, int, np.dtype[Any]],
     cells: Cells,
     metric: str,
     width: int,
@@ -86,9 +86,9 @@ def distribute_task(
 ) -> list[Receipt]:
     """Write one run to each shelf: some blocks, sorted by partition.
 
-    ``like`` holds the rows of a block, and the number of features and dtype of the data.
+    ``layout`` holds the rows of a block, and the number of features and dtype of the data.
     """
-    (start, stop), (block_rows, n_features, dtype) = bounds, like
+    (start, stop), (block_rows, n_features, dtype) = bounds, layout
     ids = np.arange(start, stop, dtype=np.int32)
     rows = np.empty((stop - start, n_features), dtype)
     for part in slices(len(ids), block_rows):

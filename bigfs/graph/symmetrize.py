@@ -285,8 +285,8 @@ class _Union:
         self.counts.write(start, per_row.astype(np.int64))
         self.degrees.write(start, degree)
         values = {"column": columns, "weight": weights}
-        nowhere = np.zeros(len(columns), dtype=np.int64)
-        return write_run(folder, start // self.rows, nowhere, 1, values)
+        targets = np.zeros(len(columns), dtype=np.int64)
+        return write_run(folder, start // self.rows, targets, 1, values)
 
     def write_indptr(self, bounds: tuple[int, int], where: ArrayRef, indptr: ArrayRef) -> None:
         """Write the row pointers of one block: entries before it, then running sums."""
@@ -335,7 +335,7 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
             f"Got {type(W).__name__} of shape {getattr(W, 'shape', None)}."
         )
     if W.dtype.kind not in "fiub":
-        raise InputError(f"graph holds {W.dtype}: every weight must be a real number.")
+        raise InputError(f"graph has dtype {W.dtype}: weights must be real numbers.")
     W = csr_array(W, dtype=np.float64, copy=True)
     W.sum_duplicates()
     bad = ~(np.isfinite(W.data) & (W.data >= 0))
@@ -344,8 +344,8 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
         row = int(np.searchsorted(W.indptr, place, side="right")) - 1
         shown = "NaN" if np.isnan(W.data[place]) else f"{W.data[place]:g}"
         raise InputError(
-            f"row {row} of the graph has a weight of {shown}: every weight must be "
-            f"finite, and none negative. {FROM_0}"
+            f"row {row} of the graph has a weight of {shown}: weights must be finite and not "
+            f"negative. {FROM_0}"
         )
     if abs(W - W.T).max() > 0:
         raise InputError("graph is not symmetric. Pass W.maximum(W.T).")

@@ -90,7 +90,7 @@ def update_graph(
     needed = update_bytes(blocks.layout, n_new, n_sampled, former.metric)
     if needed > budget:
         raise MemoryLimitError(
-            f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
+            f"{n_new:,} new rows and a block need {format_bytes(needed)}, but a task has "
             f"{format_bytes(budget)}"
         )
     with scratch.temporary("update") as working:

@@ -66,22 +66,21 @@ def select(
     """
     if not is_annotated(adata):
         raise InputTypeError(
-            f"select takes an AnnData. Got {type(adata).__name__}: use a selector for it, such as "
-            "bigfs.MCFS(20).fit(X)."
+            f"select takes an AnnData. Got {type(adata).__name__}. For other data, use a selector, "
+            "such as bigfs.MCFS(20).fit(X)."
         )
     check_choice("method", method, METHODS)
     if not (isinstance(key_added, str) and key_added):
-        raise InputError(f"key_added must be a text. Got {key_added!r}.")
+        raise InputError(f"key_added must be a non-empty string. Got {key_added!r}.")
     if copy and adata.isbacked:
         raise InputError(
-            "copy=True copies all values, and those of adata are in a file. Leave it out, or give "
-            "adata.to_memory()."
+            "copy=True needs the values in memory, but those of adata are in a file. Leave copy "
+            "out, or pass adata.to_memory()."
         )
     source = adata if layer is None else open_matrix(adata, layer=layer)
     if layer is not None and source.feature_names != [str(name) for name in adata.var_names]:
         raise InputError(
-            f"layer {layer!r} has features of its own, which have no place in var. Select in "
-            "adata.raw.to_adata()."
+            f"layer {layer!r} has other features than var. Select in adata.raw.to_adata() instead."
         )
     of_obs = METHODS[method].labels
     parameters = {

@@ -160,15 +160,15 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Raise InputTypeError for an unknown parameter, and suggest the closest known name."""
         known = signature(cls.__init__).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         unknown = next((name for name in kwargs if name not in known), None)
-        if unknown is not None and not takes_any:
+        if unknown is not None and not accepts_any:
             near = nearest(unknown, known)
             hint = f"did you mean {near!r}?" if near else f"It has {', '.join([*known][1:])}."
-            joint = ";" if near else "."
+            mark = ";" if near else "."
             if unknown in Selection.model_fields:
-                joint, hint = ":", "it is a setting of pipelines and of bigfs.run({...}, data=X)."
-            raise InputTypeError(f"{cls.__name__} has no parameter {unknown!r}{joint} {hint}")
+                mark, hint = ":", "it is a setting of pipelines and of bigfs.run({...}, data=X)."
+            raise InputTypeError(f"{cls.__name__} has no parameter {unknown!r}{mark} {hint}")
         return super().__new__(cls)
 
     def __init_subclass__(cls, *, kw_only: bool = True, **kwargs: Any) -> None:
@@ -276,8 +276,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         number = self.n_features_to_select
         if self.redundancy is not None and number is None and method_of(type(self)).finds_number:
             raise InputError(
-                f"{type(self).__name__}: redundancy needs n_features_to_select, since features are "
-                "passed over until as many are kept."
+                f"{type(self).__name__}: redundancy needs n_features_to_select: features are "
+                "passed over until that many are kept."
             )
         return number
 

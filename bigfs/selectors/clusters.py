@@ -97,14 +97,14 @@ class Clusters:
         return cls(members, counts, means, variance(counts, sums, squares))
 
 
-def least_separate(kept: np.ndarray, alone: np.ndarray) -> list[np.ndarray]:
+def least_separate(kept: np.ndarray, separability: np.ndarray) -> list[np.ndarray]:
     """Return sets of features to drop together: a quarter of those kept, halved down to one.
 
     Parameters
     ----------
     kept : ndarray of int
         Features that are kept.
-    alone : ndarray of the shape of kept
+    separability : ndarray of the shape of kept
         Separability of the clusters in each feature alone. Each set has the features of lowest
         separability.
 
@@ -113,7 +113,7 @@ def least_separate(kept: np.ndarray, alone: np.ndarray) -> list[np.ndarray]:
     sets : list of ndarray of int
         The largest set first.
     """
-    order, sizes = kept[np.argsort(alone, kind="stable")], [max(1, len(kept) // 4)]
+    order, sizes = kept[np.argsort(separability, kind="stable")], [max(1, len(kept) // 4)]
     while sizes[-1] > 1:
         sizes.append(sizes[-1] // 2)
     return [order[:size] for size in sizes]
@@ -183,11 +183,11 @@ class ClusterRule:
             squared = extent - 2 * rows @ masked.T
             squared[squared <= TIE * extent] = 0.0
             distance = np.sqrt(squared) / self.variances
-            alone = ~member.any(axis=1)
-            distance[~(member | alone[:, None])] = np.inf
+            unassigned = ~member.any(axis=1)
+            distance[~(member | unassigned[:, None])] = np.inf
             least = distance.min(axis=1, keepdims=True)
             nearest = (distance <= (1 + 1e-9) * least).argmax(axis=1)
-            nearest[alone & leave] = -1
+            nearest[unassigned & leave] = -1
             labels[part], inside[part] = nearest, member
             marks = (nearest == np.arange(k)[:, None]).astype(np.float64)
             sums[:, 0] += marks.sum(axis=1)

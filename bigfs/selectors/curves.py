@@ -121,8 +121,8 @@ class OnePass:
             largest = largest_number(number, shape.n_samples, d)
             if largest > up_to:
                 notes.append(
-                    f"The order of {method.title} depends on how many features it selects: this "
-                    f"one is for {largest}. Run it with the number that was chosen for its own."
+                    f"The ranking of {method.title} depends on how many features it selects; this "
+                    f"one is for {largest}. Run it with the chosen number to get its ranking."
                 )
         else:
             largest = min(d, max(number, min(_BEYOND * number, _FAR)))
@@ -135,12 +135,12 @@ class OnePass:
         n_leading = max(1, min(wanted, room // each))
         if n_leading < (largest if isinstance(number, Auto) else number):
             if isinstance(number, Auto):
-                what = f"Not all numbers up to {largest:,} were looked at"
+                what = f"Not all numbers of features up to {largest:,} were considered"
             else:
-                what = f"What features add is known of {n_leading:,} only, and which selected one "
-                what += "others are closest to of none"
+                what = f"The gain of features is known for the first {n_leading:,} only, and the "
+                what += "closest selected feature is not known for any"
             notes.append(
-                f"{what}: workers have no room for the products of more features with all {d:,}. "
+                f"{what}: workers have no memory for products of more features with all {d:,}. "
                 "Raise memory_limit."
             )
         n_rows = max(20, min(_SAMPLE_VALUES, budget // 200) // d)

@@ -80,8 +80,8 @@ def completed(selector: type, bases: Sequence[str]) -> str:
     own, known = _entries("Attributes", sections), _entries("Attributes", *shared)
     attributes = list(own.values())
     first = own.get(next(iter(known), ""))
-    behind = 0 if first is None else attributes.index(first) + 1
-    attributes[behind:behind] = [known[name] for name in known if name not in own]
+    position = 0 if first is None else attributes.index(first) + 1
+    attributes[position:position] = [known[name] for name in known if name not in own]
     merged = {
         "": sections.pop(""),
         "Parameters": "\n".join(dict.fromkeys(parameters)),

@@ -129,8 +129,8 @@ class WorkerMemory:
             if self._run != run:
                 self.clear(self._run)
                 self._run = run
-            mine = self._loading.setdefault(key, threading.Lock())
-        with mine:
+            lock = self._loading.setdefault(key, threading.Lock())
+        with lock:
             with self._lock:
                 if self._run == run and key in self._kept:
                     return self._kept[key]
@@ -141,22 +141,22 @@ class WorkerMemory:
                     self._used += nbytes_of(values)
         return values
 
-    def drop(self, run: str, stem: str, besides: Hashable) -> None:
-        """Drop the cached arrays whose key is a tuple that begins with ``stem``, except one.
+    def drop(self, run: str, prefix: str, kept_key: Hashable) -> None:
+        """Drop the cached arrays whose key is a tuple that begins with ``prefix``, except one.
 
         Parameters
         ----------
         run : str
             Name of the run.
-        stem : str
-        besides : hashable
+        prefix : str
+        kept_key : hashable
             Key of the array that stays.
         """
         with self._lock:
             if self._run != run:
                 return
-            for key in [k for k in self._kept if isinstance(k, tuple) and k[0] == stem]:
-                if key != besides:
+            for key in [k for k in self._kept if isinstance(k, tuple) and k[0] == prefix]:
+                if key != kept_key:
                     self._used -= nbytes_of(self._kept.pop(key))
 
     def clear(self, run: str | None) -> None:

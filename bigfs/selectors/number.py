@@ -71,8 +71,8 @@ def check_criterion(auto: Auto, method: str, stages: tuple[str, ...]) -> None:
     if CRITERIA[auto.auto].stage not in available:
         others = [name for name, criterion in CRITERIA.items() if criterion.stage in available]
         raise InputError(
-            f"n_features_to_select: {auto.auto} is for methods that take eigenvectors of the "
-            f"graph, and {method} takes none. Use {' or '.join(others)}."
+            f"n_features_to_select: {auto.auto} needs a method that uses eigenvectors of the "
+            f"graph, and {method} uses none. Use {' or '.join(others)}."
         )
 
 
@@ -113,7 +113,7 @@ def about_number(auto: Auto, m: int, largest: int, rule: str) -> dict[str, Any]:
         The rule in words; replaced if the curve has no plateau.
     """
     if not m:
-        rule = f"{CRITERIA[auto.auto].title} has no plateau: give a number, or another criterion"
+        rule = f"{CRITERIA[auto.auto].title} has no plateau: set a number or another criterion"
     about = {"n_features_to_select": max(1, m), "largest": largest, "rule": rule}
     return {**auto.model_dump(), **about, "has_plateau": m > 0}
 
@@ -168,7 +168,7 @@ def at_least(chosen: dict[str, Any], least: int) -> dict[str, Any]:
     """
     if least <= chosen["n_features_to_select"]:
         return chosen
-    rule = f"{chosen['rule']}; here as many as include names"
+    rule = f"{chosen['rule']}; raised to the number of features in include"
     return {**chosen, "n_features_to_select": least, "rule": rule}
 
 

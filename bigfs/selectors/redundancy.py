@@ -127,8 +127,8 @@ class Redundancy:
         notes = list(result.notes)
         if len(kept) < m:
             notes.append(
-                f"{self._names()}: only {len(kept)} features have {self._what()} a better one; "
-                "in a larger selection the best of those passed over follow."
+                f"{self._names()}: only {len(kept)} features have {self._what()} all better ones; "
+                "larger selections continue with the best features that were passed over."
             )
         ranking = np.concatenate(parts).astype(np.int64)
         return replace(
@@ -147,9 +147,9 @@ class Redundancy:
 
     def _what(self) -> str:
         """Return the condition that kept features fulfill, in words."""
-        gap = [f"a gap of {self.least_gap:g} to"] if self.least_gap else []
+        gap = [f"a gap of at least {self.least_gap:g} to"] if self.least_gap else []
         if self.limit <= 1:
-            gap.append(f"no absolute correlation above {self.limit:g} with")
+            gap.append(f"an absolute correlation of at most {self.limit:g} with")
         return " and ".join(gap)
 
 

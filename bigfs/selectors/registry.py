@@ -93,7 +93,7 @@ def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = (
     if "methods" in settings:
         what = "the table of a paper" if "protocol" in settings else "a comparison"
         raise ConfigError(
-            f"{_name(source)} is {what} (it has 'methods'): {_call('compare', source)}."
+            f"{_name(source)} is {what} (it has 'methods'): use {_call('compare', source)}."
         )
     return validated(pipeline_model(), settings, _name(source))
 
@@ -129,7 +129,8 @@ def load_comparison(
     if "method" in settings and "methods" not in settings:
         raise ConfigError(
             f"{_name(source)} is the pipeline of one method (it has 'method'): "
-            f"{_call('run', source)}; a comparison has 'methods', as pipelines/compare/digits.yaml."
+            f"use {_call('run', source)}. A comparison has 'methods', as in "
+            "pipelines/compare/digits.yaml."
         )
     if labels is not None:
         settings["evaluate"] = {**dict(settings.get("evaluate") or {}), "labels": labels}
@@ -148,8 +149,8 @@ def paper_tables() -> Any:
     checkout = Path(__file__).parents[2]
     if not (checkout / "pipelines" / "paper" / "table.py").is_file():
         raise ConfigError(
-            "The tables of papers are run from a checkout of bigfs; this installation has none. "
-            "Install the checkout in place (pip install -e .) and run this again."
+            "Tables of papers can only be run from a checkout of bigfs, which this installation is "
+            "not. Install a checkout in place (pip install -e .) and run this again."
         )
     if str(checkout) not in sys.path:
         sys.path.append(str(checkout))  # inherited by processes that are started from here
@@ -158,7 +159,9 @@ def paper_tables() -> Any:
 
 def _unchanged(config: Any, overrides: Any) -> Any:
     if list(overrides):
-        raise ConfigError("overrides go with a file or a dict, not with a finished configuration.")
+        raise ConfigError(
+            "overrides can only be used with a file or a dict, not with a configuration object."
+        )
     return config
 
 

@@ -215,7 +215,7 @@ class SampledSearch(Strategy):
         leave = getattr(parameters, "unassigned", "nearest") == "leave"
         counts, means, variances = moments_of(label_all(blocks, rule, leave, labels, inside))
         value = evidence(counts, variances, moments.variance, rule.subsets)
-        alone = feature_separability(counts, means, counts @ variances / counts.sum())
+        separability = feature_separability(counts, means, counts @ variances / counts.sum())
         scores = self.scores(solution, counts)
         details = {
             "labels": labels,
@@ -227,11 +227,11 @@ class SampledSearch(Strategy):
             **self.details(solution, rule),
             **gap,
         }
-        fewer = f"n_clusters is {k}, not {n_clusters}: X has {k} rows that differ."
+        fewer = f"n_clusters is {k}, not {n_clusters}: X has only {k} distinct rows."
         empty = f"{int((counts == 0).sum())} of {k} clusters have no rows."
         possible = ((fewer, k < n_clusters), (empty, not counts.all()))
         notes = tuple(note for note, is_so in possible if is_so)
-        ranking = rank(scores, moments.constant, alone)
+        ranking = rank(scores, moments.constant, separability)
         return FeatureScores(scores, ranking, details, constant=moments.constant, notes=notes)
 
     def _best(
@@ -311,8 +311,8 @@ class _Searches:
         marks = given[rows.order] == np.arange(self.n_clusters)[:, None]
         if not marks.any(axis=1).all():
             raise InputError(
-                f"init: of a label there is no row among the {len(given):,} that are searched. "
-                "Set sample_size to more rows, or give centroids."
+                f"init: at least one label does not occur among the {len(given):,} rows that are "
+                "searched. Increase sample_size, or pass centroids."
             )
         return rows, Clusters.of(rows, marks).means
 
@@ -322,8 +322,8 @@ def _search_task(start: int | ArrayRef, searches: _Searches) -> float:
     rows, centers = searches.begin(start)
     if not rows.usable.any():
         raise InputError(
-            f"Every feature is constant in the {len(rows.X):,} rows that are searched: there are "
-            "no clusters to find. Set sample_size to more rows."
+            f"Every feature is constant in the {len(rows.X):,} rows that are searched, so there "
+            "are no clusters to find. Increase sample_size."
         )
     place, kind, parameters = searches.place(start), searches.kind, searches.parameters
     values = load_state(place)

@@ -164,7 +164,7 @@ def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, 
         if largest is not None:
             changes[bound.parameter] = largest
             notes.append(
-                f"{bound.parameter} is {largest}, not {value} as by default: X has "
+                f"{bound.parameter} is reduced from its default {value} to {largest}: X has "
                 f"{shape.n_samples} rows and {shape.n_features} features."
             )
     graph, most = selection.graph, shape.n_samples - 1
@@ -172,7 +172,9 @@ def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, 
         selection = selection.model_copy(
             update={"graph": graph.model_copy(update={"n_neighbors": most})}
         )
-        notes.append(f"n_neighbors is {most}, not {graph.n_neighbors}: X has {most + 1} rows.")
+        notes.append(
+            f"n_neighbors is reduced from {graph.n_neighbors} to {most}: X has {most + 1} rows."
+        )
     return selection.with_parameters(**changes) if changes else selection, tuple(notes)
 
 
@@ -228,9 +230,9 @@ class Scoring:
         source, n_selected = blocks.source, selection.n_features_to_select
         if self.chosen_later and source.holds_counts():
             warnings.append(
-                "n_features_to_select: auto looks for where features explain each other, which for "
-                "counts of cells is too early: types of cells need more genes than that. Set it to "
-                "the number that your field keeps, such as 2000."
+                "n_features_to_select: auto chooses the number at which the selected features "
+                "explain the others. For single-cell counts this is too small: cell types need "
+                "more genes. Set it to the number that is usual in your field, such as 2000."
             )
         for note in warnings:
             logger.warning(note)
@@ -282,12 +284,12 @@ def preparation_notes(selection: Selection) -> list[str]:
     """Return a list with a sentence on how counts were prepared; empty for other data."""
     if not selection.preprocess.startswith("normalize"):
         return []
-    logged = ", then log1p was taken" if selection.preprocess == "normalize_log1p" else ""
+    logged = ", then log1p was applied" if selection.preprocess == "normalize_log1p" else ""
     compared = ""
     if selection.graph is not None and selection.graph.representation != "raw":
         kind, _, number = selection.graph.representation.rpartition("::")[2].partition(":")
         what = f"{number} principal components" if number else kind
-        compared = f" Rows are neighbors by {what}."
+        compared = f" Neighbors are computed from {what}."
     return [f"Counts: every row was scaled to a sum of 10,000{logged}.{compared}"]
 
 
@@ -312,8 +314,8 @@ def check_form(stages: list[Stage], selection: Selection, source: Source) -> Non
     name, most = (".at_most", number.at_most) if isinstance(number, Auto) else ("", number)
     if n_taken > most:
         raise InputError(
-            f"include names {n_taken:,} features, and n_features_to_select{name} is {most:,}. "
-            "Select as many at least."
+            f"include names {n_taken:,} features, but n_features_to_select{name} is {most:,}. "
+            f"Set it to at least {n_taken:,}."
         )
     dense = [stage.name for stage in stages if not stage.sparse]
     if not source.sparse or not dense:
@@ -326,8 +328,8 @@ def check_form(stages: list[Stage], selection: Selection, source: Source) -> Non
             "Set graph.representation to 'pca:50'.",
         )
     what = f"stage '{dense[0]}'" if own.sparse else f"method '{own.name}'"
-    takers = ", ".join(name for name, method in METHODS.items() if method.sparse)
-    check_dense(source, what, f"Drop rare features first, or use one of {takers}.")
+    sparse_methods = ", ".join(name for name, method in METHODS.items() if method.sparse)
+    check_dense(source, what, f"Drop rare features first, or use one of {sparse_methods}.")
 
 
 def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:
@@ -351,7 +353,7 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
     if method.neighbor_lists and selection.graph is not None and selection.graph.is_finished:
         raise InputError(
             f"{method.title} reads lists of neighbors, which the finished graph "
-            f"{selection.graph.representation} has not. Set graph.representation to 'raw'."
+            f"{selection.graph.representation} does not have. Set graph.representation to 'raw'."
         )
     if n_samples is not None and selection.graph is not None:
         n_neighbors = selection.graph.n_neighbors
@@ -381,7 +383,7 @@ def labels_of_start(selection: Selection) -> str | LabelValues | None:
         named = f"{', '.join(map(repr, starts))} or " if starts else ""
         raise InputError(
             f"{method.labels} must be {named}a file of labels. Got {init!r}, which does not exist. "
-            f"A column of the input is named with its file, as FILE::{init}."
+            f"To use a column of the input, name its file too: FILE::{init}."
         )
     return init
 

@@ -203,7 +203,7 @@ def interior_point(
     problem = _Conditions(rows, smooth, C, m, n_features)
     point = _first(problem)
     best, best_error, best_at, n_iter = point, np.inf, 0, 0
-    careful = False
+    is_stalled = False
     while n_iter < _MAX_ITERATIONS:
         n_iter += 1
         r, error = problem.residuals(point)
@@ -226,8 +226,8 @@ def interior_point(
         share = min(1.0, float((reached.values * reached.multipliers).mean()) / mu)
         # The corrector may alternate between two points indefinitely. Steps along the central path
         # are then taken instead, which converge, though more slowly.
-        careful = careful or n_iter - best_at > _STALLED
-        if careful:
+        is_stalled = is_stalled or n_iter - best_at > _STALLED
+        if is_stalled:
             step = system.solve(r, _CENTER * mu - products)
         else:
             # Corrector: adds the second-order terms, which the linearization neglects.

@@ -260,8 +260,8 @@ def conjugate_gradients(
     while (worst := float((np.linalg.norm(residual, axis=0) / size).max())) > tol:
         if count >= max_iter:
             raise ConvergenceError(
-                f"ndfs: conjugate gradients left a residual of {worst:.2g} of the right side "
-                f"after {count} passes over X; at most {tol:.2g} is accepted. Raise beta or "
+                f"ndfs: conjugate gradients stopped at a relative residual of {worst:.2g} after "
+                f"{count} passes over X; at most {tol:.2g} is accepted. Raise beta or "
                 "memory_limit, or scale the data."
             )
         Ap = product(p)

@@ -92,7 +92,7 @@ def expectation(Z: np.ndarray, mixture: Mixture) -> tuple[Expectations, np.ndarr
     pure = mixture.saliency == 1
     # For a feature that is always relevant b is zero: q is used in its place and cancels.
     absent = np.where(pure, 0.0, np.log1p(-np.where(pure, 0.0, mixture.saliency)))
-    backdrop = _log_normal(Z, squares, mixture.common_mean, mixture.common_variance, absent)
+    common = _log_normal(Z, squares, mixture.common_mean, mixture.common_variance, absent)
     k = len(mixture.weights)
     scores = np.empty((len(Z), k))
     relevance = np.empty((k, *Z.shape))
@@ -100,7 +100,7 @@ def expectation(Z: np.ndarray, mixture: Mixture) -> tuple[Expectations, np.ndarr
         gap = _log_normal(
             Z, squares, mixture.mean[j], mixture.variance[j], np.log(mixture.saliency)
         )
-        gap -= backdrop
+        gap -= common
         tail = np.exp(-np.abs(gap))
         relevance[j] = np.where(gap >= 0, 1.0, tail) / (1 + tail)
         relevance[j][:, pure] = 1.0
@@ -117,7 +117,7 @@ def expectation(Z: np.ndarray, mixture: Mixture) -> tuple[Expectations, np.ndarr
         relevant[1, j] = share @ (relevance[j] * Z)
         relevant[2, j] = share @ (relevance[j] * squares)
     everything = np.stack([np.full(Z.shape[1], float(len(Z))), Z.sum(axis=0), squares.sum(axis=0)])
-    level = float((top + np.log(total)).sum() + backdrop.sum())
+    level = float((top + np.log(total)).sum() + common.sum())
     sums = Expectations(level, shares.sum(axis=0), relevant, everything - relevant.sum(axis=1))
     return sums, scores.argmax(axis=1).astype(np.int32)
 

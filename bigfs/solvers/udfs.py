@@ -300,6 +300,6 @@ def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
         return solve("evx")
     except LinAlgError as error:
         raise NumericalError(
-            f"UDFS: the eigenvectors of its matrix are not found ({error}). A value far above all "
-            "others may be the reason: look for it, or scale the features (preprocess)."
+            f"UDFS: the eigenvector computation failed ({error}). A value far above all others may "
+            "be the cause: look for one, or scale the features (preprocess)."
         ) from None

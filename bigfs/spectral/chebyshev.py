@@ -28,7 +28,7 @@ from bigfs.spectral.problem import (
     add_pivot,
     contrast_levels,
     groups,
-    say_that_a_group_is_cut,
+    warn_of_cut_group,
 )
 from bigfs.spectral.tasks import Begin, Final, Measure, StoredStart
 from bigfs.spectral.thin import inverse
@@ -176,7 +176,7 @@ class _Solve:
             self.iteration = Iteration(goal, block)
             self.iteration.run()
         if self.iteration.is_cut:
-            say_that_a_group_is_cut(goal.edge, width - goal.n_missing)
+            warn_of_cut_group(goal.edge, width - goal.n_missing)
 
     def finish(self, out: ArrayRef, guards_folder: str | None) -> dict[str, Any]:
         """Write the embedding and return the small results."""

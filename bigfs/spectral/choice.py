@@ -155,7 +155,7 @@ def choose_solver(
     if n_samples <= max(DENSE_ROWS, 8 * block_width(n_components)):
         chosen, reason = "eigsh", f"{n_samples:,} rows are few"
     elif solver != "auto":
-        chosen, reason = solver, "asked for"
+        chosen, reason = solver, "requested"
     elif needed > budget:
         chosen, reason = "chebyshev", f"{cost}, which does not fit"
     elif n_samples > _LARGE_ROWS:
@@ -204,10 +204,10 @@ def spectral_cost(
 
 def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
     """Return how a task of chebyshev holds W and vectors: the fastest option that fits."""
-    ways = [(True, "levels", CACHE_LINE)]
-    ways += [(False, way, length) for length in ROW_BYTES for way in ("levels", "partitions")]
-    ways += [(False, "none", length) for length in ROW_BYTES]
-    for in_memory, order, row_bytes in ways:
+    options = [(True, "levels", CACHE_LINE)]
+    options += [(False, kind, length) for length in ROW_BYTES for kind in ("levels", "partitions")]
+    options += [(False, "none", length) for length in ROW_BYTES]
+    for in_memory, order, row_bytes in options:
         storage = Storage(in_memory, order, row_bytes, budget)
         needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
         if needed <= budget:

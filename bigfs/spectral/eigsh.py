@@ -16,7 +16,7 @@ from bigfs.spectral.problem import (
     ROUNDING,
     Eigenpairs,
     Problem,
-    say_that_a_group_is_cut,
+    warn_of_cut_group,
 )
 from bigfs.spectral.thin import pseudo_inverse, sparse_order
 
@@ -121,10 +121,10 @@ def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndar
         wanted = problem.n_missing
         residuals = problem.residuals(eigenvalues, vectors / problem.root[:, None])[:wanted]
         accepted = problem.accepted(eigenvalues)[:wanted]
-        late = (residuals > accepted) & ~problem.in_bulk(eigenvalues[:wanted], residuals)
-        if not late.any() or operator.tol <= _LEAST_TOL:
+        unconverged = (residuals > accepted) & ~problem.in_bulk(eigenvalues[:wanted], residuals)
+        if not unconverged.any() or operator.tol <= _LEAST_TOL:
             return eigenvalues, vectors
-        operator.tol = max(min(1e-2 * operator.tol, 0.1 * accepted[late].min()), _LEAST_TOL)
+        operator.tol = max(min(1e-2 * operator.tol, 0.1 * accepted[unconverged].min()), _LEAST_TOL)
 
 
 def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndarray]:
@@ -144,15 +144,13 @@ def _arpack(operator: _Operator, random_state: int) -> tuple[np.ndarray, np.ndar
         fresh, new = _smallest(operator, count, vectors, random_state, block)
         cut = eigenvalues[missing - 1]
         width = GROUP * problem.tol * cut + ROUNDING
-        overlooked = fresh < cut + width
-        if not overlooked.any():
+        missed = fresh < cut + width
+        if not missed.any():
             break
         if fresh[0] >= cut - width and len(eigenvalues) > missing + max(missing, _MOST_EXTRA):
-            say_that_a_group_is_cut(cut, len(eigenvalues) - missing)
+            warn_of_cut_group(cut, len(eigenvalues) - missing)
             break
-        eigenvalues, vectors = _rayleigh_ritz(
-            operator.scaled, np.hstack([vectors, new[:, overlooked]])
-        )
+        eigenvalues, vectors = _rayleigh_ritz(operator.scaled, np.hstack([vectors, new[:, missed]]))
         kept = int((eigenvalues < eigenvalues[missing - 1] + width).sum())
         eigenvalues, vectors = eigenvalues[:kept], vectors[:, :kept]
         more = min(2 * more, problem.n_wanted)
@@ -197,9 +195,9 @@ def _smallest(
         )
     except ArpackError as error:  # also if there are few distinct eigenvalues: no shifts are left
         raise Stalled(
-            f"spectral: {len(getattr(error, 'eigenvalues', ()))} of {k} eigenvectors converged to "
-            f"{operator.tol:g} by ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or "
-            "ask for fewer eigenvectors."
+            f"spectral: ARPACK converged for {len(getattr(error, 'eigenvalues', ()))} of {k} "
+            f"eigenvectors (tol {operator.tol:g}). Set spectral.solver to chebyshev, raise "
+            "spectral.tol, or request fewer eigenvectors."
         ) from None
     order = np.argsort(-theta, kind="stable")
     values = 1.0 - theta if operator.solve is None else 1.0 / theta

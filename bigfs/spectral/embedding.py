@@ -116,20 +116,20 @@ class SpectralEmbedding(Kept):
             gaps = relative_gaps(self.spectrum)
             is_clear = gaps.max() >= CLEAR_GAP
             at = kept if is_clear else int(gaps.argmax()) + 2
-            where = f"the {at - 1}. is {values[at - 2]}, the {at}. {values[at - 1]}"
+            where = f"number {at - 1} is {values[at - 2]}, number {at} is {values[at - 1]}"
             sentences.append(
                 f"n_clusters auto: {kept}, at the last clear gap between the first {len(values)} "
                 f"eigenvalues of the graph: {where}."
                 if is_clear
                 else f"n_clusters auto: {kept}, without a clear gap between the first "
-                f"{len(values)} eigenvalues of the graph (the largest: {where}). Too few cost "
-                "more than too many; give n_clusters if you know it."
+                f"{len(values)} eigenvalues of the graph (the largest gap: {where}). Too few "
+                "clusters cost more than too many; set n_clusters if you know it."
             )
         elif n_groups is not None:
             sentences.append(
                 f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
-                f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "
-                f"tell {n_groups + 1} groups apart."
+                f"of the spectrum, which begins at {values[n_groups]}: {n_groups} eigenvectors "
+                f"suffice to separate {n_groups + 1} groups."
                 if n_groups
                 else f"No eigenvector describes groups: even the first one, {values[0]}, belongs "
                 "to the bulk of the spectrum. The data may have no groups."
@@ -137,9 +137,9 @@ class SpectralEmbedding(Kept):
         if self.mixed.any():
             last = np.flatnonzero(self.mixed) + 1
             sentences.append(
-                f"Eigenvectors {_ranges(last)} are not told apart from those of the nearest "
-                "eigenvalues: what they span together is known, each of them is not. A smaller "
-                "spectral.tol may tell them apart, unless their eigenvalues are equal."
+                f"Eigenvectors {_ranges(last)} cannot be separated from those of adjacent "
+                "eigenvalues: only their joint span is determined. A smaller spectral.tol may "
+                "separate them, unless their eigenvalues are equal."
             )
         return sentences
 
@@ -342,7 +342,7 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
     if n_components == "auto":
         if n_samples < 4:
             raise InputError(
-                "n_components 'auto' needs a graph of at least 4 rows to see a gap. "
+                "n_components 'auto' needs a graph of at least 4 rows to find a gap. "
                 f"Got {n_samples} rows."
             )
         return min(SPECTRUM, n_samples - 1)

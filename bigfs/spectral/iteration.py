@@ -114,7 +114,7 @@ class Iteration:
         self.is_cut = self.is_done = False
         # Eigenvalues of L, ascending, and their residuals.
         self.eigenvalues = self.residuals = np.zeros(0)
-        # Rounds in which only pairs of the bulk were late, and how many of these were given up.
+        # Rounds in which only pairs of the bulk were pending, and how many of these were given up.
         self.n_waited = self.n_given_up = 0
         if block.record.state is not None:
             state = block.record.state["iteration"]
@@ -146,19 +146,19 @@ class Iteration:
         -----
         A pair of the bulk, where eigenvalues are close together, would need hundreds of rounds, and
         any vector from the span of its neighbors serves as well: pairs of the bulk that are still
-        late after some rounds are left unconverged.
+        pending after some rounds are left unconverged.
         """
         goal = self.goal
         while goal.n_iterations < _MAX_ROUNDS and not self.is_done:
             self._round()
             needed = self._needed()
             residuals = self.residuals[:needed]
-            late = residuals > self._target()[:needed]
+            pending = residuals > self._target()[:needed]
             say_where(
-                f"round {goal.n_iterations}, {needed - late.sum()} of {goal.n_missing} "
+                f"round {goal.n_iterations}, {needed - pending.sum()} of {goal.n_missing} "
                 f"eigenvectors done, largest residual {residuals.max(initial=0.0):.1e}"
             )
-            if not late.any():
+            if not pending.any():
                 if not self._is_coarse():
                     self.is_cut = bool(needed >= self._n_known())
                     self.is_done = True
@@ -167,9 +167,9 @@ class Iteration:
                 self.block.dtype = "float64"
             self._plan(max(needed, 1))
             # The leading vectors that are done may be skipped by the filter.
-            late = self.residuals > _DONE * self.accepted
-            late[goal.n_missing - 1 :] = True
-            self.n_done = 0 if self._is_coarse() else int(late.argmax())
+            pending = self.residuals > _DONE * self.accepted
+            pending[goal.n_missing - 1 :] = True
+            self.n_done = 0 if self._is_coarse() else int(pending.argmax())
         # Out of rounds: the caller decides from the residuals in float64.
 
     def run_roughly(self, n_rounds: int) -> None:
@@ -226,12 +226,14 @@ class Iteration:
             return wanted - self.n_given_up
         last = eigenvalues[wanted - 1]
         needed = int((eigenvalues <= last + GROUP * self.accepted[wanted - 1]).sum())
-        late = np.flatnonzero(self.residuals[:wanted] > self._target()[:wanted])
+        pending = np.flatnonzero(self.residuals[:wanted] > self._target()[:wanted])
         in_bulk = self.goal.in_bulk(eigenvalues, self.residuals)
-        self.n_waited = self.n_waited + 1 if len(late) and in_bulk[late[0] : wanted].all() else 0
+        self.n_waited = (
+            self.n_waited + 1 if len(pending) and in_bulk[pending[0] : wanted].all() else 0
+        )
         if not self.n_waited:
             return needed
-        first, before = int(late[0]), count_before_bulk(eigenvalues[:wanted], self.goal.edge)
+        first, before = int(pending[0]), count_before_bulk(eigenvalues[:wanted], self.goal.edge)
         patience = _PATIENCE if before is None or before > first else _PATIENCE_BEHIND_GAP
         if self.n_waited >= patience:
             self.n_given_up, needed = wanted - first, first
@@ -274,8 +276,8 @@ def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUAR
     """
     before = np.concatenate([[0.0], eigenvalues[:-1]])
     followers = np.arange(len(eigenvalues), 0, -1) + n_beyond - 1
-    crowded = edge <= (1.0 + _SPACING * followers) * eigenvalues
-    begins = (before <= (1.0 - _GAP) * eigenvalues) & crowded
+    is_dense = edge <= (1.0 + _SPACING * followers) * eigenvalues
+    begins = (before <= (1.0 - _GAP) * eigenvalues) & is_dense
     return int(begins.argmax()) if begins.any() else None
 
 

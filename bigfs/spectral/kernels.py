@@ -64,15 +64,15 @@ def _step(
     width = X.shape[1]
     total = np.empty(width, X.dtype)
     last, lanes = len(indices) - 1, CACHE_LINE // X.itemsize
-    alike = data.shape[0] == 1
+    is_binary = data.shape[0] == 1
     for row in range(len(degrees)):
         i = first + row
         total[:] = 0
         for entry in range(indptr[row], indptr[row + 1]):
-            soon = indices[min(entry + _AHEAD, last)]
+            upcoming = indices[min(entry + _AHEAD, last)]
             for j in range(0, width, lanes):
-                _prefetch(X, soon, j)
-            weight = X.dtype.type(data[0 if alike else entry])
+                _prefetch(X, upcoming, j)
+            weight = X.dtype.type(data[0 if is_binary else entry])
             neighbor = X[indices[entry]]
             for j in range(width):
                 total[j] += weight * neighbor[j]
@@ -92,15 +92,15 @@ def _gather(
     width = X.shape[1]
     total = np.empty(width, out.dtype)
     last, lanes = len(indices) - 1, CACHE_LINE // X.itemsize
-    alike = data.shape[0] == 1
+    is_binary = data.shape[0] == 1
     for k in range(len(rows)):
         row = rows[k]
         total[:] = 0
         for entry in range(indptr[row], indptr[row + 1]):
-            soon = indices[min(entry + _AHEAD, last)]
+            upcoming = indices[min(entry + _AHEAD, last)]
             for j in range(0, width, lanes):
-                _prefetch(X, soon, j)
-            weight = data[0 if alike else entry] / degrees[row]
+                _prefetch(X, upcoming, j)
+            weight = data[0 if is_binary else entry] / degrees[row]
             neighbor = X[indices[entry]]
             for j in range(width):
                 total[j] += weight * neighbor[j]

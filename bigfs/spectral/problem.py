@@ -78,8 +78,9 @@ class Goal:
     def __post_init__(self) -> None:
         if self.n_connected - 1 > self.n_components:
             logger.warning(
-                "The graph has %d connected components, more than the %d eigenvectors asked for: "
-                "they separate only its largest components. Ask for %d, or use more neighbors.",
+                "The graph has %d connected components, more than the %d requested eigenvectors, "
+                "which therefore separate only the largest components. Request %d eigenvectors, or "
+                "use more neighbors.",
                 self.n_connected, self.n_components, self.n_connected - 1,
             )  # fmt: skip
 
@@ -173,7 +174,7 @@ class Goal:
             shown = ", ".join(f"{value:.1e}" for value in residuals)
             raise ConvergenceError(
                 f"spectral: residuals must be at most {accepted.min():.1g} ({self.tol:g} of the "
-                f"eigenvalue or its gap). Got {shown}. Raise spectral.tol, or ask for fewer "
+                f"eigenvalue or its gap). Got {shown}. Raise spectral.tol, or request fewer "
                 "eigenvectors."
             )
 
@@ -352,15 +353,15 @@ def check_rows(
         raise RowError(
             f"row {first + bad} of the graph has a negative weight, {weights[place]:g}: the "
             "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
-            f"data whose dot products are not negative. {FROM_0}"
+            f"data with non-negative dot products. {FROM_0}"
         )
 
 
-def say_that_a_group_is_cut(value: float, count: int) -> None:
+def warn_of_cut_group(value: float, count: int) -> None:
     """Warn that an eigenvalue has more eigenvectors than were computed."""
     logger.warning(
-        "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
-        "solver's start. Ask for fewer eigenvectors, or look for copies in the data.", value, count,
+        "Eigenvalue %.6g of the graph has more than %d eigenvectors: those returned depend on the "
+        "solver's start. Request fewer eigenvectors, or look for duplicate rows.", value, count,
     )  # fmt: skip
 
 

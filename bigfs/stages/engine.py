@@ -131,8 +131,8 @@ class Engine:
         inputs = Inputs(self.blocks, **kept)  # type: ignore[arg-type]  # None: its stages read none
         before = self._data_key
         for stage in stages:
-            alike = stage.shared_key(before)
-            inputs.neighbors = self._neighbors.get(alike) if alike else None
+            shared_key = stage.shared_key(before)
+            inputs.neighbors = self._neighbors.get(shared_key) if shared_key else None
             upstream = [self._data_key if stage.beside else before]
             inputs.former = None
             if self._base is not None and stage.name in self._base.stages:
@@ -145,8 +145,8 @@ class Engine:
             if not self.store.has(name, key):
                 self._do(stage, name, key, inputs, (plan or {}).get(stage.name))
             path = inputs.finished[stage.name] = self.store.path(name)
-            if alike:
-                self._neighbors.setdefault(alike, path)
+            if shared_key:
+                self._neighbors.setdefault(shared_key, path)
             self.used.add(name)
         return inputs.finished
 

@@ -161,7 +161,7 @@ class GraphStrategy:
         if inputs.former is None or inputs.base is None:
             return None
         former = KNNGraph.open(inputs.former, read_attributes(inputs.former)["graph"])
-        why = f"the graph of {inputs.base.run} is one of distinct rows"
+        why = f"the graph of {inputs.base.run} was built on distinct rows only"
         if "n_distinct" not in former.details:
             try:
                 limits = {"memory_limit": self.memory_limit, "random_state": self.random_state}
@@ -174,9 +174,10 @@ class GraphStrategy:
                 is_near &= recall.low >= (self.settings.recall_target or 0.0)
                 if is_near and n_copied <= COPIED_SHARE * graph.n_samples:
                     return graph
-                why = f"updated, it has {graph.recall_}, and {n_copied:,} rows equal all neighbors"
+                why = f"the updated graph has {graph.recall_}, and {n_copied:,} rows whose "
+                why += "neighbors are all duplicates"
                 out.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
-        logger.warning("the graph is built again, not updated: %s", why)
+        logger.warning("the graph is rebuilt instead of updated: %s", why)
         return None
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
@@ -192,9 +193,9 @@ class GraphStrategy:
         of_all, notes = recall_of_all(graph.indices_ref, path), graph.details.get("notes", [])
         if of_all is not None:
             note = (
-                f"Rows are neighbors by {n_components} principal components: {of_all.value:.0%} of "
-                f"the nearest rows in all features are among them ({of_all.n_rows:,} rows checked)."
-                " graph.representation: raw takes all features."
+                f"Neighbors are computed from {n_components} principal components: they include "
+                f"{of_all.value:.0%} of the nearest rows in all features ({of_all.n_rows:,} rows "
+                "checked). graph.representation: raw uses all features."
             )
             logger.info(note)
             notes = [*notes, note]
@@ -230,7 +231,7 @@ class Finished:
         uri = self.settings.representation
         W = finished_affinity(self.settings, inputs.blocks, out.child("affinity"))
         note = (
-            f"The graph is {uri} with {W.nnz // 2:,} edges, {W.nnz / W.n_samples:.1f} at a row; "
+            f"The graph is {uri} with {W.nnz // 2:,} edges, {W.nnz / W.n_samples:.1f} per row; "
             f"weight: {self.settings.weight}."
         )
         out.describe(graph={"finished": uri}, affinity=W.describe(), notes=[note], passes=0)

@@ -147,7 +147,7 @@ def take_over(directory: RunDirectory, former: RunDirectory | None, name: str, k
         former.check_unchanged(name)
         copy_linked(former.stage_path(name), target)
     except (BigfsError, OSError) as error:
-        logger.warning("stage %s of %s is not used again: %s", name, former.path.name, error)
+        logger.warning("stage %s of %s is not reused: %s", name, former.path.name, error)
         remove_tree(target)
         return False
     record = {field: value for field, value in record.items() if field not in _COMMITTED}
@@ -237,8 +237,8 @@ class Footprint:
             peak = max(size, larger) + planned.used_bytes
             if memory_limit is not None and peak > memory_limit and active_client() is not None:
                 raise MemoryLimitError(
-                    f"Worker {worker} is {format_bytes(size)} before stage '{planned.name}', which "
-                    f"needs {format_bytes(planned.used_bytes)} more; memory_limit is "
+                    f"Worker {worker} uses {format_bytes(size)} before stage '{planned.name}', "
+                    f"which needs {format_bytes(planned.used_bytes)} more; memory_limit is "
                     f"{format_bytes(memory_limit)}. Restart the worker, or set memory_limit to "
                     f"'{format_bytes(peak)}' or more."
                 )
@@ -248,12 +248,12 @@ class Footprint:
         """Limit the tasks that every process runs at once to the number that the plan allows."""
         return at_most_at_once(self._at_once)
 
-    def record(self, told_peak: int | None = None) -> dict[str, Any]:
+    def record(self, reported_peak: int | None = None) -> dict[str, Any]:
         """Return seconds and sizes for the manifest.
 
         Parameters
         ----------
-        told_peak : int or None, default=None
+        reported_peak : int or None, default=None
             Peak of this process, if it reads the input while others run the tasks.
         """
         measured = max(on_every_process(peak_bytes).values())
@@ -261,5 +261,5 @@ class Footprint:
             "seconds": round(time.perf_counter() - self._began, 3),
             "baseline_bytes": self.baseline_bytes,
             "predicted_peak_bytes": self.predicted_peak_bytes,
-            "measured_peak_bytes": max(measured, told_peak or 0),
+            "measured_peak_bytes": max(measured, reported_peak or 0),
         }

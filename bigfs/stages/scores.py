@@ -55,9 +55,9 @@ class FeatureScores:
             if bad.any():
                 raise NumericalError(
                     f"The result is not finite: {int(bad.sum())} of {bad.size} values of '{name}' "
-                    "are NaN or infinite. Nothing was stored. Bring the features to one scale, "
-                    "for instance with preprocess 'standardize'; if that does not help, please "
-                    "report it with the range of the data."
+                    "are NaN or infinite. Nothing was stored. Scale the features, for instance "
+                    "with preprocess 'standardize'; if that does not help, please report this "
+                    "with the range of the data."
                 )
 
     @classmethod
@@ -145,7 +145,7 @@ class FeatureScores:
         if self.supports is not None:
             arrays["supports"] = self.supports
         if own := {"scores", "ranking", "supports"} & self.details.keys():
-            raise AssertionError(f"details have the names of results: {sorted(own)}")
+            raise AssertionError(f"names of details are reserved for results: {sorted(own)}")
         sparse, row_arrays, values = [], [], {}
         for name, value in self.details.items():
             if isinstance(value, np.ndarray):
@@ -175,7 +175,7 @@ class FeatureScores:
         if "row_arrays" not in about:
             raise InputError(
                 f"{path} was written by an earlier version of bigfs. Run it again: only this "
-                "stage and what follows it are redone."
+                "stage and the following ones are redone."
             )
         arrays = {name: ArrayRef.at(path / name).load() for name in about["arrays"]}
         scores, ranking = arrays.pop("scores"), arrays.pop("ranking")

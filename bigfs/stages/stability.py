@@ -179,22 +179,22 @@ class Stability:
 
     def lines(self, threshold: float) -> list[str]:
         """Return sentences on the reliability of the selection."""
-        value, beside = self.stability, "" if self.included is None else " beside those included"
-        sure = self.stable_features(threshold)
+        value, stable = self.stability, self.stable_features(threshold)
+        others = "" if self.included is None else " besides the included ones"
         if self.included is not None:
-            sure = np.setdiff1d(sure, self.included)
-        stable, bound = len(sure), self.bound(threshold)
+            stable = np.setdiff1d(stable, self.included)
+        n_stable, bound = len(stable), self.bound(threshold)
         interval = f" (95 %: {value.low:.2f} to {value.high:.2f})" if self.n_fits > 2 else ""
-        rare = f"of these at most {bound:.2g} are to be expected that a fit selects rarely"
-        if bound >= stable:
-            rare = f"the bound on rarely selected ones among them, {bound:.3g}, says nothing here"
+        rare = f"at most {bound:.2g} of these are expected to be rarely selected"
+        if bound >= n_stable:
+            rare = f"the bound on rarely selected ones among them, {bound:.3g}, is not informative"
         return [
             f"{self.n_fits} fits on {self.sample_size:,} rows each: two samples without a common "
             f"row share {self.share_line()} of their {self.n_selected} features; "
             f"{100 * self._chance:.0f} % by chance",
             f"stability {value.value:.2f}{interval}, agreement of all fits "
             f"{self.agreement.value:.2f}",
-            f"{stable} features{beside} are in at least {100 * threshold:.0f} % of the fits; "
+            f"{n_stable} features{others} are in at least {100 * threshold:.0f} % of the fits; "
             f"{rare}",
         ]
 

@@ -188,7 +188,7 @@ def test_products_take_the_memory_that_is_planned() -> None:
     planned = next(
         step.task_bytes
         for step in cost.graph_cost(blocks.layout, settings, 2**32).steps
-        if step.what == "a block and one that its edges lead to"
+        if step.what == "a block and a block of its neighbors"
     )
     tracemalloc.start()
     try:
@@ -248,7 +248,7 @@ def test_copies_have_weight_one() -> None:
     [
         ({"weight": "gauss"}, "binary, heat, dot, cosine. Got 'gauss'"),
         ({"weight": "heat", "sigma": 0}, "positive number"),
-        ({"weight": "binary", "sigma": 1.0}, "belongs to weight 'heat'"),
+        ({"weight": "binary", "sigma": 1.0}, "applies to weight 'heat' only"),
         ({"weight": "dot"}, "pass blocks"),
         ({"weight": "cosine"}, "pass blocks"),
     ],

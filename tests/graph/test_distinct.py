@@ -34,8 +34,8 @@ def test_copies_take_the_neighbors_of_their_row(
     expected = knn_graph(np.delete(X, 4, axis=0), 4)
     order = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 9))
     graph = _graph(X[order], tmp_path)
-    assert "540 of 540 rows equal at least 4 others" in caplog.text
-    assert "among the 59 rows that differ" in caplog.text
+    assert "540 of 540 rows have at least 4 duplicates" in caplog.text
+    assert "among the 59 distinct rows" in caplog.text
     assert graph.details["n_distinct"] == 59
     values = np.where(order == 4, 3, order)
     place = values - (values > 3)
@@ -60,7 +60,7 @@ def test_a_few_copies_are_told_only(tmp_path: Path, caplog: pytest.LogCaptureFix
     X = manifold(900, 5)
     X[:5] = X[0]
     graph = _graph(X, tmp_path)
-    assert "5 of 900 rows equal at least 4 others: their neighbors" in caplog.text
+    assert "5 of 900 rows have at least 4 duplicates, so all their neighbors" in caplog.text
     assert "n_distinct" not in graph.details
 
 
@@ -75,7 +75,7 @@ def test_more_rows_than_one_task_can_tell_apart_keep_their_graph(
     X = np.repeat(manifold(60, 6), 9, axis=0)
     monkeypatch.setattr(distinct, "_TASK_BYTES", 10**6)
     graph = _graph(X, tmp_path, memory_limit="1 GiB")
-    assert "A memory_limit of '1.5 GiB' would have their neighbors searched" in caplog.text
+    assert "A memory_limit of '1.5 GiB' would allow a search among the distinct" in caplog.text
     assert "n_distinct" not in graph.details and len(graph.details["notes"]) == 1
 
 

@@ -184,7 +184,7 @@ def test_samples_of_another_file_in_another_order_are_refused(name: str, tmp_pat
     adata[::-1].copy().write_h5ad(other)
     settings = settings_of(path, tmp_path, representation=f"{other}::{name}")
     first, last = adata.obs_names[[0, -1]]
-    with pytest.raises(InputError, match=f"row 0 is {last}, where the data have {first}"):
+    with pytest.raises(InputError, match=f"row 0 is {last}, but {first} in the data"):
         run(settings)
     adata.obs_names = [f"other {i}" for i in range(N)]  # ids of their own say nothing
     adata.write_h5ad(other)
@@ -195,7 +195,7 @@ def test_what_an_object_has_not_is_refused(tmp_path: Path) -> None:
     adata = given_parts()
     adata.obsp["dense"], adata.obsm["sparse"] = np.eye(N), sp.csr_matrix(np.eye(N))
     for X, name, words in (
-        (COUNTS, "obsm/X_pca", "is 'obsm/X_pca', which is a part of an AnnData, and the data are"),
+        (COUNTS, "obsm/X_pca", "is 'obsm/X_pca', which is a part of an AnnData, but the data are"),
         (adata, "obsm/X_umap", "AnnData has no obsm/X_umap. It has X_pca, sparse"),
         (adata, "obsp/dense", "obsp/dense is no sparse matrix by rows"),
         (adata, "obsm/sparse", "obsm/sparse is sparse"),
@@ -280,7 +280,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         run({**other, "method": "udfs"})
     np.save(tmp_path / "X.npy", COUNTS[:-1])
     elsewhere = f"{path}::obsp/connectivities"
-    with pytest.raises(InputError, match="has 60 rows, and the data have 59"):
+    with pytest.raises(InputError, match="has 60 rows, but the data have 59"):
         run(settings_of(tmp_path / "X.npy", tmp_path / "b", representation=elsewhere))
     for graph, words in (
         ({"weight": "dot"}, "'weight' cannot be used"),

@@ -130,7 +130,7 @@ def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
     table = json.loads(comparison.json())
     assert "stability (95 %)" in comparison_page(table, "<svg/>", "run", settings)
     assert compare(settings | {"n_features_to_select": "auto"}).rows[-1].n_features
-    with pytest.raises(InputError, match="MaxVariance takes none"):
+    with pytest.raises(InputError, match="MaxVariance uses none"):
         compare(settings | {"n_features_to_select": {"auto": "explained_eigenvectors"}})
 
 

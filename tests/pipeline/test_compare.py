@@ -385,6 +385,6 @@ def test_data_and_labels_in_memory_give_the_table_of_files(tmp_path: Path) -> No
     with pytest.raises(InputError, match="of label 0 is row 0, where the data have row 59"):
         falling = X.set_axis(labels.index[::-1])
         compare({**settings, "run": f"{tmp_path}/x"}, data=falling, labels=labels)
-    with pytest.raises(ConfigError, match="overrides go with"):
+    with pytest.raises(ConfigError, match="overrides can only be used with"):
         compare(load_comparison({**settings, "run": "x", "input": {"uri": table}}), labels=y)
     assert not (tmp_path / "x").exists()

@@ -61,7 +61,7 @@ def test_overrides_hold_for_a_dict_and_not_for_a_finished_configuration(tmp_path
     assert len(run(given, overrides=["n_features_to_select=1"]).selected) == 1
     assert len(run(given, overrides="n_features_to_select=1").selected) == 1
     assert given["n_features_to_select"] == 3
-    with pytest.raises(ConfigError, match="overrides go with a file or a dict"):
+    with pytest.raises(ConfigError, match="overrides can only be used with a file or a dict"):
         run(load_config(given), overrides=["n_features_to_select=1"])
     with pytest.raises(ConfigError, match="unknown key '2' in 'graph'"):
         run({**given, "graph": {2: 3}})

@@ -149,7 +149,7 @@ def test_unchanged_files_are_not_copied_again(
     graph = next(first.path.with_name("n-2026-01-02").glob("result.zarr/scores/c.*"))
     graph.write_bytes(b"damaged")
     series.run(3, **settings)
-    assert "stage result of n-2026-01-02 is not used again" in caplog.text
+    assert "stage result of n-2026-01-02 is not reused" in caplog.text
 
 
 @pytest.mark.full
@@ -218,7 +218,8 @@ def test_a_graph_of_low_recall_is_built_again(
     series.run(1)
     series.grow(50, 1)
     result = series.run(2, update={"least_recall": 0.999})
-    assert "the graph is built again, not updated: updated, it has recall 0.9" in caplog.text
+    message = "the graph is rebuilt instead of updated: the updated graph has recall 0.9"
+    assert message in caplog.text
     assert result.recall is not None and result.recall["value"] == 1
     full = series.run(2, name="full", update="never")
     np.testing.assert_array_equal(result.ranking, full.ranking)

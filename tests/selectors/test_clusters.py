@@ -60,7 +60,7 @@ def test_every_method_finds_the_number_in_a_pipeline(name: str, tmp_path: Path) 
 
 
 def test_too_few_rows_for_a_gap() -> None:
-    with pytest.raises(InputError, match="at least 4 rows to see a gap"):
+    with pytest.raises(InputError, match="at least 4 rows to find a gap"):
         bigfs.LFS(1, n_clusters="auto").fit(groups_of_four()[:3])
 
 

@@ -179,9 +179,10 @@ def test_wide_data_look_at_as_many_features_as_a_worker_has_room_for() -> None:
     strategy = OnePass.of(shape, selection)
     assert 1 <= strategy.n_leading < 500
     assert strategy.cost().task_bytes < 2**30
-    assert f"What features add is known of {strategy.n_leading} only" in strategy.notes[0]
+    assert f"gain of features is known for the first {strategy.n_leading} only" in strategy.notes[0]
     auto = selection.model_copy(update={"n_features_to_select": Auto(at_most=500)})
-    assert "Not all numbers up to 500 were looked at" in OnePass.of(shape, auto).notes[0]
+    note = OnePass.of(shape, auto).notes[0]
+    assert "Not all numbers of features up to 500 were considered" in note
     few = _measure(np.random.default_rng(0).normal(size=(30, 400)), 50)
     assert len(few.adds) == 50 and np.isfinite(few.adds).all()
 
@@ -286,7 +287,7 @@ def test_a_run_without_curves_opens(tmp_path: Path) -> None:
         ({"auto": "explained_varianc"}, "did you mean 'explained_variance'"),
         ({"auto": "explained_variance", "share": 2.0}, "share must be a number of at most 1"),
         ({"share": 0.9, "atmost": 3}, "did you mean 'at_most'"),
-        ({"auto": "explained_eigenvectors"}, "MaxVariance takes none"),
+        ({"auto": "explained_eigenvectors"}, "MaxVariance uses none"),
     ],
 )
 def test_what_cannot_be_a_number_is_refused(number: object, message: str) -> None:
@@ -349,11 +350,11 @@ def test_auto_says_of_counts_that_it_is_not_for_them(caplog: pytest.LogCaptureFi
         np.random.default_rng(0).poisson(0.5, size=(60, 20)).astype(np.float32)
     )
     bigfs.MaxVariance("auto").fit(X)
-    assert "auto looks for where features explain each other" in caplog.text
+    assert "auto chooses the number at which the selected features explain" in caplog.text
     caplog.clear()
     bigfs.MaxVariance(5).fit(X)
     bigfs.MaxVariance("auto").fit(X.toarray() + 0.5)
-    assert "auto looks for" not in caplog.text
+    assert "auto chooses the number" not in caplog.text
 
 
 @pytest.mark.parametrize("rows", [None, 40])

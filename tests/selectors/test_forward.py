@@ -109,5 +109,5 @@ def test_degenerate_data() -> None:
 
 
 def test_a_scale_of_coefficients_is_refused() -> None:
-    with pytest.raises(InputError, match="coef_scale is for regression 'lasso'"):
+    with pytest.raises(InputError, match="coef_scale applies to regression 'lasso' only"):
         omp(2, coef_scale="max").fit(np.eye(10))

@@ -239,7 +239,10 @@ def test_labels_of_all_rows_start_a_search_on_a_sample() -> None:
     assert _subsets(fitted) == subsets
     assert fitted.n_rows_ == 1_000 and fitted.n_passes_ == 2
     rare = np.where(np.arange(6_000) == 17, 4, y)
-    with pytest.raises(InputError, match="no row among the 20 that are searched. Set sample_size"):
+    with pytest.raises(
+        InputError,
+        match="label does not occur among the 20 rows that are searched. Increase sample_size",
+    ):
         LFS(n_clusters=5, init=rare, sample_size=20).fit(X)
 
 
@@ -391,7 +394,7 @@ def test_float32_pixels_in_another_unit(data_dir: Path) -> None:
 
 def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) -> None:
     fitted = LFS(n_clusters=3).fit(np.repeat([[0.0], [1.0]], 10, axis=0))
-    assert "n_clusters is 2, not 3: X has 2 rows that differ" in caplog.text
+    assert "n_clusters is 2, not 3: X has only 2 distinct rows" in caplog.text
     assert len(np.unique(fitted.labels_)) == 2 and fitted.membership_.shape == (20, 2)
 
 

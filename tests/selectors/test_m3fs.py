@@ -356,7 +356,7 @@ def test_refusals(settings: dict, message: str) -> None:
 
 def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_m3fs_form, "MAX_FULL_ROWS", 50)
-    with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
+    with pytest.raises(MemoryLimitError, match="compares all pairs of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
     with pytest.raises(MemoryLimitError, match="6 matrices of 6,001 x 6,001 for smoothness"):
@@ -453,7 +453,7 @@ def test_few_rows_have_fewer_eigenvectors_than_the_starts_would_like() -> None:
 def test_the_complete_graph_has_heat_weights() -> None:
     selection = _selection(M3FS(3, graph="full"))
     binary = selection.graph.model_copy(update={"weight": "binary"})
-    with pytest.raises(InputError, match="graph 'full' has heat weights, and graph.weight is"):
+    with pytest.raises(InputError, match="graph 'full' needs heat weights, but graph.weight is"):
         METHODS["m3fs"].choose(
             Shape(90, 8, 8, 90, 90), selection.model_copy(update={"graph": binary})
         )
@@ -536,4 +536,4 @@ def test_a_tiny_C_on_wide_data_says_what_to_do(caplog: pytest.LogCaptureFixture)
     fitted = M3FS(9, n_clusters=2, C=1e-3, smoothness=0).fit(X)
     assert np.isfinite(fitted.scores_).all()
     assert fitted.scores_.sum() == pytest.approx(9)
-    assert "Raise C" in caplog.text
+    assert "Increase C" in caplog.text

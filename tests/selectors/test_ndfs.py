@@ -477,7 +477,7 @@ def test_the_number_of_clusters_from_the_eigengap() -> None:
     assert (np.diff(chosen.spectrum_) >= 0).all()
     fixed = NDFS(3, n_clusters=5).fit(X)
     np.testing.assert_allclose(chosen.scores_, fixed.scores_, rtol=1e-6)
-    with pytest.raises(InputError, match="n_clusters 'auto' is chosen from the eigenvalues"):
+    with pytest.raises(InputError, match="n_clusters 'auto' needs init 'spectral'"):
         NDFS(3, n_clusters="auto", init=groups).fit(X)
 
 

@@ -136,5 +136,5 @@ def test_the_number_of_clusters_from_the_eigengap_in_a_pipeline(tmp_path: Path) 
     stored = read_attributes(tmp_path / "run" / "result.zarr")["details"]
     assert stored["n_clusters"] == 5
     np.testing.assert_allclose(result.scores, NDFS(3, n_clusters="auto").fit(X).scores_, rtol=1e-9)
-    with pytest.raises(InputError, match="n_clusters 'auto' is chosen from the eigenvalues"):
+    with pytest.raises(InputError, match="n_clusters 'auto' needs init 'spectral'"):
         run({**config, "ndfs": {"n_clusters": "auto", "init": str(tmp_path / "y.npy")}})

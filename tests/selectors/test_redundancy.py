@@ -92,7 +92,7 @@ def test_too_few_are_filled_up_with_the_best_of_the_others(
     X: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     fitted = bigfs.MaxVariance(D - 2, redundancy=0.9).fit(X)
-    assert "only 14 features have no absolute correlation above 0.9" in caplog.text
+    assert "only 14 features have an absolute correlation of at most 0.9" in caplog.text
     order = bigfs.MaxVariance(D).fit(X).ranking_.tolist()
     kept, passed_over = kept_of(X.astype(float), order, 0.9, D)
     assert fitted.ranking_.tolist() == [*kept, *passed_over, 9]
@@ -198,7 +198,7 @@ def test_features_that_are_included_are_selected_anyway(tmp_path: Path, quick: b
     assert set(result.ranking[:3].tolist()) == {0, 1, 30}
     others = result.ranking[3:6].tolist()
     assert len(result.selected) == 6 and not {2, 29, 31} & set(others)
-    with pytest.raises(InputError, match="include names 60 features, and n_features_to_select is"):
+    with pytest.raises(InputError, match="include names 60 features, but n_features_to_select is"):
         bigfs.run({**settings, "include": [".."], "run": str(tmp_path / "b")})
     with pytest.raises(InputError, match="include: .* has no column '5'"):
         bigfs.run({**settings, "include": ["5"], "run": str(tmp_path / "c")})
@@ -239,7 +239,7 @@ def test_a_number_that_is_chosen_has_room_for_the_included(tmp_path: Path, quick
                 "n_features_to_select": "auto", "include": ["f[1-7]"]}  # fmt: skip
     result = bigfs.run(settings, data=frame)
     assert sorted(result.selected.tolist()) == list(range(1, 8))
-    assert "as many as include names" in result.curves.number["rule"]
+    assert "raised to the number of features in include" in result.curves.number["rule"]
     few = {**settings, "n_features_to_select": {"auto": "explained_variance", "at_most": 3}}
     with pytest.raises(InputError, match="include names 7 .*n_features_to_select.at_most is 3"):
         bigfs.run({**few, "run": str(tmp_path / "few")}, data=frame)

@@ -328,7 +328,7 @@ def test_what_auto_did_is_told_and_kept(cells: Any, tmp_path: Path) -> None:
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "laplacian_score", "n_features_to_select": 3, "curves": False}
     result = bigfs.run(settings)
-    log_text = "scaled to a sum of 10,000, then log1p was taken. Rows are neighbors by 50 principal"
+    log_text = "a sum of 10,000, then log1p was applied. Neighbors are computed from 50 principal"
     assert log_text in result.summary() and log_text in inspect(tmp_path / "run")
     assert result.settings["preprocess"] == "normalize_log1p"
     fitted = bigfs.LaplacianScore(3).fit(sp.load_npz(tmp_path / "X.npz"))

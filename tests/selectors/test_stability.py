@@ -164,7 +164,7 @@ def test_features_that_are_included_do_not_lift_the_agreement() -> None:
     values, _ = sure.curves(np.array([20]))
     assert 55 * (values["in_common"][0] + 11**2 / 55**2) == pytest.approx(common - 9)
     assert f"{100 * (9 + 11**2 / 55) / 20:.0f} % by chance" in sure.lines(0.6)[0]
-    assert sure.lines(0.6)[2].startswith("0 features beside those included are")
+    assert sure.lines(0.6)[2].startswith("0 features besides the included ones are")
     restored = Stability.from_details(sure.at(30).as_details())
     np.testing.assert_array_equal(restored.included, included)
 
@@ -193,7 +193,7 @@ def test_the_number_is_where_samples_stop_to_agree() -> None:
     np.testing.assert_array_equal(sure.frequencies_, fixed.frequencies_)
     np.testing.assert_array_equal(sure.get_support(), fixed.get_support())
     assert sure.stability_ == fixed.stability_
-    with pytest.raises(InputError, match="stability needs 4 rows at least"):
+    with pytest.raises(InputError, match="stability needs at least 4 rows"):
         MaxVariance(number).fit(X[:3])
 
 
@@ -206,7 +206,7 @@ def test_fits_choose_the_number_from_their_own_rows() -> None:
     ]
     chosen = sure.n_features_to_select_
     assert chosen == int(np.median(own)) == sure.get_support().sum()
-    assert f"say {min(own)} to {max(own)}" in sure.curves_.number["rule"]
+    assert f"(range {min(own)} to {max(own)}) of" in sure.curves_.number["rule"]
     assert set(sure.ranking_[:chosen]) == set(sure.get_support(indices=True))
     assert np.isfinite(sure.curves_.adds).all()
 
@@ -217,18 +217,18 @@ def test_settings_that_do_not_go_with_the_rows_are_refused(digits: np.ndarray) -
 
     with pytest.raises(InputError, match="sample_size must be at most 200, half of the 400 rows"):
         fit(sample_size=201)
-    with pytest.raises(InputError, match="stability needs 4 rows at least"):
+    with pytest.raises(InputError, match="stability needs at least 4 rows"):
         fit(n=3)
     with pytest.raises(InputError, match="n_neighbors") as refused:
         fit(CHEAP[0].__class__(5, n_neighbors=40), sample_size=30)
-    assert "stability.sample_size, 30 rows" in refused.value.__notes__[0]
+    assert "one sample of 30 rows (stability.sample_size)" in refused.value.__notes__[0]
     with pytest.raises(InputError, match="StabilitySelection: threshold"):
         fit(threshold=0.5)
     with pytest.raises(InputError, match="StabilitySelection: n_pairs"):
         fit(n_pairs=0)
     with pytest.raises(InputError, match="selector must be a selector of bigfs"):
         fit("mcfs")
-    with pytest.raises(InputError, match="must not be one itself"):
+    with pytest.raises(InputError, match="must not be a StabilitySelection itself"):
         fit(StabilitySelection(MaxVariance(5)))
     with pytest.raises(InputError, match=r"int in \[1, 64\]"):
         fit(MaxVariance(65))
@@ -265,7 +265,7 @@ def test_a_fit_that_fails_says_which(digits: np.ndarray, monkeypatch: pytest.Mon
     monkeypatch.setattr(fits, "_fitted", fail)
     with pytest.raises(NumericalError) as failed:
         StabilitySelection(MaxVariance(5), n_pairs=2).fit(digits)
-    assert "of the stability's 4, on 200 of the 400 rows" in failed.value.__notes__[0]
+    assert "of 4, on 200 of 400 rows" in failed.value.__notes__[0]
 
 
 def test_a_sample_that_does_not_fit_is_refused_with_one_that_does(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_stability_stands_beside_the_selection(stored: Path) -> None:
     assert table.sort_values("consensus_rank")["index"].tolist() == consensus.tolist()
     said = found.summary()
     assert "6 fits on 50 rows each: two samples without a common row share" in said
-    assert "says nothing here" in said or "are to be expected" in said
+    assert "is not informative" in said or "expected to be rarely" in said
     assert found.stages["stability"]["passes"] == 1
     values, errors = found.stability.curves(np.array([1, 5]))
     assert values["stability"][1] == pytest.approx(found.stability.stability.value)
@@ -503,7 +503,7 @@ def test_what_is_said_of_the_data_is_said_once_and_by_names(tmp_path: Path) -> N
     for quick in (False, True):
         changes = {"run": str(tmp_path / f"{quick}"), "quick": quick}
         notes = run({**settings, **changes}, data=frame).notes
-        assert not any("fits of the stability note" in note for note in notes), notes
+        assert not any("stability fits reported notes" in note for note in notes), notes
         assert sum("that of b " in note for note in notes) == 1, notes
 
 

@@ -72,7 +72,7 @@ def test_w_that_is_read_for_each_product(monkeypatch: pytest.MonkeyPatch, small:
     expected = spectral_embedding(W, 6, solver="chebyshev", tol=1e-8)
     _hold(monkeypatch, Storage(False, "none", 16, GIB))
     embedding = spectral_embedding(W, 6, solver="chebyshev", tol=1e-8)
-    assert embedding.reason == "asked for; W is read for each product"
+    assert embedding.reason == "requested; W is read for each product"
     np.testing.assert_allclose(embedding.eigenvalues, expected.eigenvalues, atol=1e-13)
     np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-7)
 

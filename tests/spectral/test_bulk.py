@@ -44,8 +44,8 @@ def test_the_separated_pairs_converge_and_the_rest_is_left(
     )
     bulk, mixed = embedding.notes()
     assert bulk.startswith("3 of 8 eigenvectors describe groups, the others belong to the bulk")
-    assert bulk.endswith("3 would do, which tell 4 groups apart.")
-    assert mixed.startswith("Eigenvectors ") and " are not told apart from those" in mixed
+    assert bulk.endswith("3 eigenvectors suffice to separate 4 groups.")
+    assert mixed.startswith("Eigenvectors ") and " cannot be separated from those" in mixed
     assert not embedding.mixed[:3].any() and embedding.mixed[3:].any()
 
 

@@ -84,7 +84,7 @@ def test_more_components_than_vectors_is_said(caplog: pytest.LogCaptureFixture) 
     W = csr_matrix(block_diag([_graph(rng.normal(size=(20, 3))) for _ in range(6)]))
     with caplog.at_level(logging.WARNING):
         solve_eigsh(W, 2, tol=1e-8, random_state=0)
-    assert "6 connected components, more than the 2 eigenvectors" in caplog.text
+    assert "6 connected components, more than the 2 requested eigenvectors" in caplog.text
 
 
 def test_bad_graphs_and_numbers_are_refused() -> None:

@@ -31,7 +31,7 @@ def test_every_solver_gives_the_same_embedding(solver: str, scheduler: str) -> N
     W = neighbor_graph(2000)
     embedding = spectral_embedding(W, 5, solver=solver, tol=1e-8, chunk_rows=700)
     expected = spectral_embedding(W, 5, solver="eigsh", tol=1e-10)
-    assert (embedding.solver, embedding.reason) == (solver, "asked for")
+    assert (embedding.solver, embedding.reason) == (solver, "requested")
     assert embedding.n_iterations > 0
     np.testing.assert_allclose(embedding.eigenvalues, expected.eigenvalues, atol=1e-12)
     np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-6)

@@ -172,8 +172,8 @@ def test_select_refuses_in_words() -> None:
     for given, message in (
         ({"method": "nope"}, "method must be one of mcfs"),
         ({"method": "max_variance", "n_clusters": 3}, "has no parameter 'n_clusters'. It has"),
-        ({"method": "max_variance", "layer": "raw"}, "features of its own"),
-        ({"method": "max_variance", "key_added": ""}, "key_added must be a text"),
+        ({"method": "max_variance", "layer": "raw"}, "layer 'raw' has other features than var"),
+        ({"method": "max_variance", "key_added": ""}, "key_added must be a non-empty string"),
     ):
         with pytest.raises(InputError, match=message):
             select(adata, 2, **given)

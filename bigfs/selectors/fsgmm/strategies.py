@@ -111,11 +111,11 @@ def _advance(
     state.sizes.append(len(current.weights))
     if length < state.best_length:
         state.best, state.best_length = current, length
-    settled = abs(state.last_length - length) <= parameters.tol * abs(length)
-    if settled and len(current.weights) <= min_clusters:
+    converged = abs(state.last_length - length) <= parameters.tol * abs(length)
+    if converged and len(current.weights) <= min_clusters:
         state.finished = True
         return
-    if settled:
+    if converged:
         after = current.without(int(current.weights.argmin()))
     else:
         after = maximization(sums, current, min_clusters, parameters.least_variance)

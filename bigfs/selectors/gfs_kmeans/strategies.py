@@ -77,9 +77,9 @@ class GlobalClusters(SearchState):
         """Drop the best candidate features, or stop if every candidate lowers the criterion."""
         kept, (counts, means) = np.flatnonzero(self.mask), self._clusters(rows)
         pooled = variances_within(counts, means, rows.variances)
-        alone = feature_separability(counts, means, pooled)[kept]
+        separability = feature_separability(counts, means, pooled)[kept]
         many = parameters.drops_many(len(self.mask))
-        dropped: Any = least_separate(kept, alone) if many else kept[:, None]
+        dropped: Any = least_separate(kept, separability) if many else kept[:, None]
         criterion = CrossProjection(rows, kept, counts, means, ROWS_PER_FEATURE if many else 1)
         # With several at a time, take the first acceptable group, which is the largest; with single
         # features, the best one.
@@ -88,13 +88,15 @@ class GlobalClusters(SearchState):
         for begin in range(0, len(dropped), together):
             some = slice(begin, begin + together)
             masks = np.tile(self.mask, (len(dropped[some]), 1))
-            for mask, gone in zip(masks, dropped[some], strict=True):
-                mask[gone] = False
+            for mask, features in zip(masks, dropped[some], strict=True):
+                mask[features] = False
             ends, labels = lloyd(rows.X, means, masks, parameters.max_iter, parameters.tol)
             values[some] = criterion.log_ratios(self.labels, labels, masks[:, kept])
             # Take the largest value; ties go to the feature with the lowest separability.
             before = best
-            best = begin if many else int(rank(values, np.zeros(len(values), bool), -alone)[0])
+            best = (
+                begin if many else int(rank(values, np.zeros(len(values), bool), -separability)[0])
+            )
             if best != before and (begin <= best < begin + together):
                 chosen = ends[best - begin].copy(), labels[best - begin].copy()
             if many and values[best] >= 0:

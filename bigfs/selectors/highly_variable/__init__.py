@@ -33,8 +33,8 @@ def _check(parameters: HighlyVariableParameters) -> None:
     """Raise InputError if the package that fits the trend is not installed."""
     if parameters.flavor != "deviance" and importlib.util.find_spec("skmisc") is None:
         raise InputError(
-            f"HighlyVariable: flavor '{parameters.flavor}' needs scikit-misc, for its trend. "
-            "Install it with: pip install 'bigfs[anndata]', or use flavor 'deviance'."
+            f"HighlyVariable: flavor '{parameters.flavor}' needs scikit-misc to fit the variance "
+            "trend. Install it with: pip install 'bigfs[anndata]', or use flavor 'deviance'."
         )
 
 

@@ -215,8 +215,8 @@ def _check_counts(rows: Any, first_row: int) -> None:
         row = first_row + int(np.searchsorted(rows.indptr, entry, side="right")) - 1
         raise RowError(
             f"HighlyVariable: Negative values in data: row {row}, column "
-            f"{int(rows.indices[entry])} is {rows.data[entry]:g}. Give it counts as they were "
-            f"measured, not centered or scaled data. {FROM_0}"
+            f"{int(rows.indices[entry])} is {rows.data[entry]:g}. Pass raw counts, not centered "
+            f"or scaled data. {FROM_0}"
         )
 
 
@@ -311,8 +311,8 @@ class _OfBatches(Strategy):
         """Return the counts of all batches, and the stored batch numbers of the rows."""
         if blocks.offset is not None:
             raise InputError(
-                f"HighlyVariable: preprocess '{blocks.transform.kind}' moves the zeros of counts. "
-                "Give it counts as they were measured (preprocess: none)."
+                f"HighlyVariable: preprocess '{blocks.transform.kind}' turns zero counts into "
+                "nonzero values. Pass raw counts (preprocess: none)."
             )
         places = blocks.source.dropped, blocks.source.row_dimensions
         codes, stored = _batches(self.selection, blocks.n_samples, *places), None
@@ -323,8 +323,8 @@ class _OfBatches(Strategy):
             counts.moments[batch] = sums.moments() if isinstance(sums, ExactSums) else sums
         if not counts.whole_numbers:
             logger.warning(
-                "HighlyVariable: values are not whole numbers. The method expects counts as they "
-                "were measured, before they are normalized."
+                "HighlyVariable: some values are not integers. The method expects raw counts, "
+                "before normalization."
             )
         return counts, stored
 
@@ -368,7 +368,7 @@ class ClippedVariances(_OfBatches):
         batches = [counts.moments[batch] for batch in sorted(counts.moments)]
         few = next((i for i, b in enumerate(batches) if b.count < 2), None)
         if few is not None:
-            raise _too_small(few, self.n_batches, batches[few], "it has one row")
+            raise _too_small(few, self.n_batches, batches[few], "at least two rows are needed")
         means = np.array([batch.mean for batch in batches])
         deviations = np.array([self._trend(i, batch) for i, batch in enumerate(batches)])
         n_rows = np.array([[batch.count] for batch in batches])
@@ -404,10 +404,10 @@ class ClippedVariances(_OfBatches):
 def _too_small(batch: int, n_batches: int, moments: Moments, why: str) -> InputError:
     which = f"batch {batch} (in sorted order)" if n_batches > 1 else "the data"
     varying = int((moments.squares > 0).sum())
-    cure = "Merge it with another or drop it" if n_batches > 1 else "Give more rows or features"
+    cure = "Merge it with another or drop it" if n_batches > 1 else "Use more rows or features"
     return InputError(
-        f"HighlyVariable: {which}, {moments.count:,} rows with {varying:,} features that vary, "
-        f"has no trend of variances ({why}). {cure}, or use flavor 'deviance'."
+        f"HighlyVariable: no variance trend can be fitted to {which}, {moments.count:,} rows with "
+        f"{varying:,} varying features ({why}). {cure}, or use flavor 'deviance'."
     )
 
 
@@ -433,7 +433,7 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     expected = np.zeros(len(mean))
     if varies.any():
         if varies.sum() < _LEAST_FEATURES:
-            raise ValueError(f"it takes {_LEAST_FEATURES}")
+            raise ValueError(f"at least {_LEAST_FEATURES} varying features are needed")
         from skmisc.loess import loess
 
         model = loess(np.log10(mean[varies]), np.log10(variance[varies]), span=_SPAN, degree=2)
@@ -447,9 +447,9 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
             if not any(phrase in message for phrase in _PSEUDOINVERSE):
                 raise ValueError(message) from None
             logger.warning(
-                "HighlyVariable: many features share a mean, and the trend of the variance is less "
-                "exact there (%s). They are those that occur in a few rows, and seldom selected; "
-                "without them (scanpy.pp.filter_genes(adata, min_cells=3)) there is no warning.",
+                "HighlyVariable: many features have the same mean, so the variance trend is less "
+                "accurate there (%s). These features occur in few rows and are seldom selected. "
+                "To avoid this warning, drop them: scanpy.pp.filter_genes(adata, min_cells=3).",
                 " ".join(message.split()),
             )
         expected[varies] = model.outputs.fitted_values

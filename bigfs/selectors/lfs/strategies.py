@@ -150,10 +150,10 @@ class ClusterComparison:
     def _changed(self, new: np.ndarray, old: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Return the products of a new version, updated from the old ones if most rows stay."""
         before = self.clusters.members[self.cluster]
-        come, go = new & ~before, before & ~new
-        if come.sum() + go.sum() > new.sum():
+        added, removed = new & ~before, before & ~new
+        if added.sum() + removed.sum() > new.sum():
             return self._products(new, features)
-        return old + self._products(come, features) - self._products(go, features)
+        return old + self._products(added, features) - self._products(removed, features)
 
     def _penalties(
         self,
@@ -339,19 +339,19 @@ class LocalClusters(SearchState):
             ClusterComparison(rows, clusters, other, own, parameters)
             for other, own in enumerate(self.subsets)
         ]
-        ladders = self._proposals(comparisons, masks)
-        telling = tells_cluster(
+        by_cluster = self._proposals(comparisons, masks)
+        informative = tells_cluster(
             clusters.counts, clusters.means, clusters.variances, rows.variances, len(rows.X)
         )
         accepted = {}
-        for other, ladder in enumerate(ladders):
-            ladder.sort(key=lambda proposal: int(proposal.mask.sum()))
+        for other, proposals in enumerate(by_cluster):
+            proposals.sort(key=lambda proposal: int(proposal.mask.sum()))
             # If ties could drop any group of features, all features would soon be lost.
-            may_go = ~telling[other] if many else np.ones_like(telling[other])
-            for proposal in ladder:
-                gone = self.subsets[other] & ~proposal.mask
+            removable = ~informative[other] if many else np.ones_like(informative[other])
+            for proposal in proposals:
+                removed = self.subsets[other] & ~proposal.mask
                 loses = not proposal.same and proposal.ratio <= 0
-                if loses and parameters.tie_width > 0 and may_go[gone].all():
+                if loses and parameters.tie_width > 0 and removable[removed].all():
                     tried = proposal.members, proposal.mask, proposal.traced
                     proposal.error = comparisons[other].error(*tried)
                 # A loss within `tie_width` standard errors is a tie: fewer features are preferred.
@@ -369,18 +369,18 @@ class LocalClusters(SearchState):
         k, d = self.subsets.shape
         X, clusters = comparisons[0].rows.X, comparisons[0].clusters
         parameters = comparisons[0].parameters
-        ladders: list[list[Proposal]] = [[] for _ in range(k)]
+        by_cluster: list[list[Proposal]] = [[] for _ in range(k)]
         step = batch_size(len(X), d, k)
         for begin in range(0, len(masks), step):
             some = masks[begin : begin + step]
             ends, labels = lloyd(X, clusters.means, some, parameters.max_iter, parameters.tol)
             sums = label_sums(X, labels, k)
             for other in np.flatnonzero(clusters.counts >= 2).tolist():
-                ladders[other] += _matches(comparisons[other], some, ends, labels, sums)
+                by_cluster[other] += _matches(comparisons[other], some, ends, labels, sums)
                 if not parameters.drops_many(d):
-                    best = max(ladders[other], key=attrgetter("ratio"), default=None)
-                    ladders[other] = [] if best is None else [best]
-        return ladders
+                    best = max(by_cluster[other], key=attrgetter("ratio"), default=None)
+                    by_cluster[other] = [] if best is None else [best]
+        return by_cluster
 
     def _replace(self, cluster: int, proposal: Proposal, tried: int) -> None:
         """Replace a cluster by a proposal, and record it in the trace."""

@@ -74,8 +74,8 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
     lowest = float(degrees.load().min())
     if not lowest > 0:
         raise InputError(
-            f"graph 'full': a row has no weight to any other at sigma {sigma:.3g}. Raise sigma, "
-            "or scale the features."
+            f"graph 'full': all weights of a row are zero for sigma {sigma:.3g}. Raise sigma, or "
+            "scale the features."
         )
     total = map_reduce(_full_task, blocks.bounds, np.add, pairs, label="smoothness")
     form = _finished(total, center.load(), n)
@@ -95,13 +95,13 @@ def check_full(n_samples: int, weight: str) -> None:
     """
     if weight != "heat":
         raise InputError(
-            f"graph 'full' has heat weights, and graph.weight is '{weight}'. Set it to 'heat', or "
-            "m3fs.graph to 'knn'."
+            f"graph 'full' needs heat weights, but graph.weight is '{weight}'. Set it to 'heat', "
+            "or m3fs.graph to 'knn'."
         )
     if n_samples > MAX_FULL_ROWS:
         raise MemoryLimitError(
-            f"graph 'full' visits every pair of rows: at most {MAX_FULL_ROWS:,}, and X has "
-            f"{n_samples:,}. Set graph to 'knn', or sample_size."
+            f"graph 'full' compares all pairs of rows and supports at most {MAX_FULL_ROWS:,} rows. "
+            f"X has {n_samples:,}. Set graph to 'knn', or set sample_size."
         )
 
 
@@ -110,7 +110,7 @@ def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     edges = 2 * shape.rows * n_neighbors
     # The second block, the edges, and tiles in float64.
     needed = shape.block_bytes + 56 * edges + 24 * MIB
-    return _form_steps(shape, "a block, one that its edges lead to", needed)
+    return _form_steps(shape, "a block, a block of its neighbors", needed)
 
 
 def full_steps(shape: Shape) -> tuple[Step, ...]:
@@ -178,18 +178,18 @@ def _edge_task(
     for begin in range(0, len(X), step):
         Z = _rows(X[begin : begin + step], mean)
         total += Z.T @ Z
-    for here, low, theirs in by_block(tails, reader, X, start, rows):
-        shape = (stop - start, len(theirs))
-        part = csr_array((weights[here], (heads[here], tails[here] - low)), shape=shape)
-        for begin in range(0, len(theirs), step):
+    for entries, low, others in by_block(tails, reader, X, start, rows):
+        shape = (stop - start, len(others))
+        part = csr_array((weights[entries], (heads[entries], tails[entries] - low)), shape=shape)
+        for begin in range(0, len(others), step):
             columns = part[:, begin : begin + step]
             touched = np.flatnonzero(np.diff(columns.indptr))
             if not len(touched):
                 continue
-            Z = _rows(theirs[begin : begin + step], mean)
+            Z = _rows(others[begin : begin + step], mean)
             for inner in range(0, len(touched), step):
-                mine = touched[inner : inner + step]
-                total -= _rows(X[mine], mean).T @ (columns[mine] @ Z)
+                own = touched[inner : inner + step]
+                total -= _rows(X[own], mean).T @ (columns[own] @ Z)
     return total
 
 
@@ -232,12 +232,12 @@ def _smoothed(
     """
     read, mean = pairs.reader.read, pairs.center.load()
     for begin, end in _tiles([block]):
-        mine, total = _rows(read(begin, end), mean), 0.0
+        own, total = _rows(read(begin, end), mean), 0.0
         for low, high in _tiles(pairs.bounds):
-            theirs = _rows(read(low, high), mean)
-            weights = _weights(mine[:, :-1], theirs[:, :-1], pairs.sigma, begin == low)
-            total = total + weights @ right(slice(low, high), theirs)
-        yield slice(begin, end), mine, np.asarray(total)
+            others = _rows(read(low, high), mean)
+            weights = _weights(own[:, :-1], others[:, :-1], pairs.sigma, begin == low)
+            total = total + weights @ right(slice(low, high), others)
+        yield slice(begin, end), own, np.asarray(total)
 
 
 def _degree_task(block: tuple[int, int], pairs: _AllPairs) -> None:

@@ -167,28 +167,28 @@ def block_step(
     sums : PlaneSums
     plane : ndarray of shape (n_rows,), uint8
         The most violated plane.
-    now : ndarray of shape (n_rows,), uint8
+    labels : ndarray of shape (n_rows,), uint8
         The clusters of V.
     """
     intercept, P = len(V) > X.shape[1], V.shape[1]
     F = decisions(X, V)
-    now = clusters_of(F)
-    moved = np.flatnonzero(now != z)
-    plane, short = rivals(F, now if take_over else z)
-    sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    labels = clusters_of(F)
+    moved = np.flatnonzero(labels != z)
+    plane, short = rivals(F, labels if take_over else z)
+    sums, counts = plane_sums(X, [plane], labels if take_over else z, P, intercept)
     changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
     # Only a few rows change their cluster; the contributions of the others stay the same.
     step = tile_rows(X.shape[1])
     for begin in range(0, len(moved) if older else 0, step):
         part = moved[begin : begin + step]
-        there, planes = X[part], [older_plane[part] for older_plane in older]
-        gathered, asked = plane_sums(there, planes, now[part], P, intercept, z[part])
+        rows, planes = X[part], [older_plane[part] for older_plane in older]
+        gathered, n_changed = plane_sums(rows, planes, labels[part], P, intercept, z[part])
         changes += gathered
-        counts_changed += asked
-    sizes = np.bincount(now, minlength=max(2, P))
+        counts_changed += n_changed
+    sizes = np.bincount(labels, minlength=max(2, P))
     hinge, chosen = float(short.sum()), int(counts[0])
     pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
-    return pass_sums, plane, now
+    return pass_sums, plane, labels
 
 
 @dataclass(frozen=True)
@@ -452,9 +452,9 @@ class Trajectory:
         # The objectives of the solutions are lower by up to C epsilon than at the best points, so
         # that they alone may appear to rise.
         value = self.best_rest + settings.parameters.C * self.best_loss
-        fell = max(self.last - self.objective, self.last_value - value)
+        decrease = max(self.last - self.objective, self.last_value - value)
         self.last, self.last_value = self.objective, value
-        if self.best_changed == 0 or fell <= settings.parameters.tol * abs(self.objective):
+        if self.best_changed == 0 or decrease <= settings.parameters.tol * abs(self.objective):
             self.done = self.converged = True
             return
         self.refresh = True
@@ -463,9 +463,9 @@ class Trajectory:
 
     def _planes_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective converges, then draw a plane (algorithm 1)."""
-        fell = self.last - self.objective
+        decrease = self.last - self.objective
         self.last = self.objective
-        if fell > settings.parameters.tol * abs(self.objective):
+        if decrease > settings.parameters.tol * abs(self.objective):
             self.n_steps += 1
             return
         if self.violation <= settings.parameters.epsilon:

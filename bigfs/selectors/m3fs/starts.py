@@ -57,7 +57,7 @@ def start_steps(shape: Shape, parameters: M3FSParameters) -> tuple[Step, ...]:
     width = n_clusters + max(EXTRA_EIGENVECTORS)
     needed = shape.rows * (8 * width + 24 * n_starts)
     steps = [
-        Step("the labels of a block under every start", needed, shape.n_blocks, times=2),
+        Step("the labels of a block for every start", needed, shape.n_blocks, times=2),
         Step(f"{shape.n_samples:,} row numbers", 16 * shape.n_samples, by_client=True),
     ]
     if parameters.starts_at("kmeans"):
@@ -198,9 +198,9 @@ def starts_to_run(n_starts: int, size: tuple[int, int], criterion: str) -> int:
     return min(n_starts, _FEW_STARTS) if many and criterion == "likelihood" else n_starts
 
 
-def likeliest(likely: np.ndarray, count: int) -> list[int]:
+def likeliest(values: np.ndarray, count: int) -> list[int]:
     """Return the numbers of the ``count`` likeliest starts, ascending; ties go to the first."""
-    ranked = np.argsort(-np.round(likely, DIGITS), kind="stable")
+    ranked = np.argsort(-np.round(values, DIGITS), kind="stable")
     return [int(number) for number in np.sort(ranked[:count])]
 
 
@@ -211,7 +211,7 @@ def compared_rows(shape: Shape) -> int:
 
 def choice_steps(shape: Shape, n_starts: int) -> tuple[Step, ...]:
     """Return the steps of `likelihoods`."""
-    size, d, what = compared_rows(shape), shape.n_features, "the rows that starts are compared on"
+    size, d, what = compared_rows(shape), shape.n_features, "the rows on which starts are compared"
     # The rows as stored, in float64, and those of a cluster; the smaller product of its rows with
     # its workspace.
     needed = size * d * (shape.itemsize + 16) + 24 * min(size, d) ** 2 + 8 * MIB

@@ -166,17 +166,17 @@ class MarginSearch(Strategy):
         rounds = self._rounds(blocks, settings, labels, smooth, folder)
         states = run_starts(blocks, rounds, checkpoint / "state.npz" if checkpoint else None)
         hinges = label_rows(blocks, np.array([state.V for state in states]), clusters)
-        likely = None
+        likelihoods = None
         if parameters.criterion == "likelihood":
-            likely = starts.likelihoods(blocks, clusters, self.selection.random_state)
-        chosen = _chosen_start(states, likely)
+            likelihoods = starts.likelihoods(blocks, clusters, self.selection.random_state)
+        chosen = _chosen_start(states, likelihoods)
         final = out.create("labels", (n,), np.int32, blocks.rows)
         starts.write_starts(blocks, clusters, [chosen], final)
         of_starts = [
             {
                 "start": name,
                 "loss": hinge / n,
-                "likelihood": None if likely is None else float(likely[state.number]),
+                "likelihood": None if likelihoods is None else float(likelihoods[state.number]),
                 "sizes": [int(size) for size in state.sizes],
                 **_common_details(state),
             }
@@ -260,19 +260,21 @@ class MarginSearch(Strategy):
         return np.ascontiguousarray(settings.parameters.smoothness * form[:D, :D])
 
 
-def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
+def _chosen_start(states: list[Trajectory], likelihoods: np.ndarray | None) -> int:
     """Return the number of the chosen start.
 
     Among the starts that converged and kept all their clusters (or among all, if there are none),
     it is the one with the highest likelihood, or without likelihoods with the smallest objective.
     """
-    sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
+    acceptable = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
     def order(state: Trajectory) -> tuple[float, float, int]:
-        described = 0.0 if likely is None else round(float(likely[state.number]), starts.DIGITS)
+        described = (
+            0.0 if likelihoods is None else round(float(likelihoods[state.number]), starts.DIGITS)
+        )
         return -described, round(state.objective, starts.DIGITS), state.number
 
-    return min(sound or states, key=order).number
+    return min(acceptable or states, key=order).number
 
 
 def _common_details(state: Trajectory) -> dict[str, Any]:
@@ -295,7 +297,7 @@ def _details_of(
     n_empty = int((state.sizes == 0).sum())
     if n_empty:
         logger.warning(
-            "%d of %d clusters are empty. Raise C, loosen balance, or begin elsewhere.",
+            "%d of %d clusters are empty. Increase C, relax balance, or use another init.",
             n_empty,
             len(state.sizes),
         )

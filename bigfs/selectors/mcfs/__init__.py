@@ -51,8 +51,8 @@ class MCFSParameters(Section):
         default = type(self).model_fields["coef_scale"].default
         if self.regression == "omp" and self.coef_scale != default:
             raise ValueError(
-                "coef_scale is for regression 'lasso': 'omp', the default, orders features by what "
-                "each adds; remove it, or set regression to 'lasso'"
+                "coef_scale applies to regression 'lasso' only: 'omp', the default, ranks features "
+                "by what each adds; remove it, or set regression to 'lasso'"
             )
         return self
 

@@ -241,8 +241,8 @@ class ForwardOnColumns(Forward):
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
         needed += 0 if shape.n_entries is None else 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
-        usual = 2 + -(-self.n_selected // columns)
-        seconds = _seconds_of_columns(shape, columns) * usual / self.n_selected
+        n_passes = 2 + -(-self.n_selected // columns)
+        seconds = _seconds_of_columns(shape, columns) * n_passes / self.n_selected
         fetching = pass_over(shape, what, times=self.n_selected)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
@@ -365,8 +365,9 @@ class Paths(Regression):
         """Return the scores; the details are the attributes of `MCFS`."""
         if self.n_selected > MAX_STOPS:
             logger.warning(
-                f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours, with "
-                "the cube of their number. Set regression to 'omp', which ranks as many in seconds."
+                f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours; the "
+                "time grows with the cube of their number. Set regression to 'omp', which ranks "
+                "them in seconds."
             )
         spectral, paths = inputs.spectral, self._paths(inputs, out)
         last, stops = paths.last, paths.stops

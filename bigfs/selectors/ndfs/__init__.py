@@ -71,8 +71,8 @@ class NDFSParameters(Section):
     def _auto_needs_eigenvalues(self) -> NDFSParameters:
         if self.n_clusters == "auto" and not self.takes_eigenvectors:
             raise ValueError(
-                "n_clusters 'auto' is chosen from the eigenvalues of init 'spectral'; give the "
-                "number of clusters that the labels have"
+                "n_clusters 'auto' needs init 'spectral', whose eigenvalues determine the number; "
+                "set n_clusters to the number of clusters in init"
             )
         return self
 

@@ -299,7 +299,7 @@ def product_bytes(shape: Shape, n_clusters: int) -> int:
 def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:
     """Return the steps of `FactorPasses`: passes over X, and passes over F and the graph only."""
     needed = block_bytes(shape, n_entries, n_clusters)
-    what = f"a block of {shape.rows:,} rows with its edges' rows of F"
+    what = f"a block of {shape.rows:,} rows with its neighbors' rows of F"
     on_x = needed + product_bytes(shape, n_clusters)
     return (
         Step(what, on_x, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter),
@@ -353,7 +353,7 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
     indptr, columns, weights, root = edges
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
         key = ("F", F.path)
-        memory.drop(context.run, "F", besides=key)
+        memory.drop(context.run, "F", kept_key=key)
         budget = context.keep_x_bytes + context.keep_f_bytes
         everywhere = memory.get(
             context.run, key, lambda: _weighted(F.load(), scale, W.degrees.load()), budget

@@ -244,8 +244,8 @@ def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
     fits = given.shape == (n_samples, n_clusters) and given.dtype.kind in "fiub"
     if not fits or not np.isfinite(given).all() or (given < 0).any():
         raise InputError(
-            f"init must be 'spectral', labels of {n_samples} rows or an F of shape "
-            f"({n_samples}, {n_clusters}) with finite values of at least 0. "
+            f"init must be 'spectral', labels of {n_samples} rows or an array F of shape "
+            f"({n_samples}, {n_clusters}) with finite, non-negative values. "
             f"Got {described(given)}."
         )
     return given.astype(np.float64)
@@ -362,7 +362,7 @@ def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
         if needs_moments(selection.preprocess) and not solve.has_intercept(selection.parameters):
             raise InputError(
                 f"ndfs.unit 'none' has no intercept, and preprocess '{selection.preprocess}' would "
-                "fill the zeros of sparse data in. Set ndfs.unit to 'rms', or preprocess to 'none'."
+                "make sparse data dense. Set ndfs.unit to 'rms', or preprocess to 'none'."
             )
         return ConjugateGradients(shape, selection)
     budget = task_budget(selection.memory_limit)
@@ -516,7 +516,7 @@ class NDFSStrategy(Strategy):
         for_x = max(0, free - 2 * for_f)
         share = min(1.0, for_x * n_processes / blocks.nbytes)
         logger.info(
-            "ndfs: %.0f %% of X (%s) stay in worker memory between iterations, the rest is read "
+            "ndfs: %.0f %% of X (%s) stays in worker memory between iterations, the rest is read "
             "again; neighbors' rows of F are read %s",
             100 * share,
             format_bytes(blocks.nbytes),

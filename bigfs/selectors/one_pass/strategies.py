@@ -42,8 +42,8 @@ N_ROW_MATRICES = 4
 # Variances with a smaller relative difference differ only by float32 rounding.
 _SAME_VARIANCE = 1e-5
 _SAME_NOTE = (
-    "All features have the same variance but for rounding, as after preprocess 'standardize': the "
-    "ranking says nothing. Take preprocess 'none', or another method."
+    "All features have the same variance up to rounding, as after preprocess 'standardize', so the "
+    "ranking is meaningless. Use preprocess 'none' or another method."
 )
 # Returns the largest eigenvalue of G and its eigenvector, given the features' coordinates in Q and
 # the previous eigenvector.
@@ -271,14 +271,14 @@ def q_alpha(
     objective: list[float] = []
     converged = False
     while not converged and len(objective) < max_iter:
-        shadow = Q.T @ coordinates
-        level, leading_vector = leading(shadow, alpha)
+        projected = Q.T @ coordinates
+        level, leading_vector = leading(projected, alpha)
         if leading_vector.sum() < 0:
             leading_vector = -leading_vector
         objective.append(level)
         if on_iteration is not None:
             on_iteration(level)
-        Q = np.linalg.qr(coordinates @ (leading_vector[:, None] * shadow.T))[0]
+        Q = np.linalg.qr(coordinates @ (leading_vector[:, None] * projected.T))[0]
         converged = bool(np.abs(leading_vector - alpha).max() <= tol)
         alpha = leading_vector
     return QAlphaResult(alpha, np.array(objective), converged)
@@ -291,8 +291,8 @@ def _of_gram(gram: np.ndarray) -> tuple[np.ndarray, _Leading]:
     # Inner products of the columns are the Gram matrix; the axis of largest variance comes first.
     coordinates = (vectors[:, kept] * np.sqrt(values[kept])).T[::-1].copy()
 
-    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
-        return _leading(gram * (shadow.T @ shadow), alpha)
+    def leading(projected: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        return _leading(gram * (projected.T @ projected), alpha)
 
     return coordinates, leading
 
@@ -306,10 +306,10 @@ def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
     coordinates = (vectors[:, kept].T @ rows)[::-1].copy()
     size = (rows.shape[1],) * 2
 
-    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+    def leading(projected: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
         def product(v: np.ndarray) -> np.ndarray:
-            inner = coordinates @ (shadow * v.ravel()).T
-            return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
+            inner = coordinates @ (projected * v.ravel()).T
+            return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, projected))
 
         G = LinearOperator(size, matvec=product, dtype=np.float64)
         return _lanczos(G, alpha, _FEW_VECTORS)

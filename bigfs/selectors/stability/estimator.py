@@ -104,8 +104,8 @@ class StabilitySelection(BaseSelector, kw_only=False):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from bigfs import MaxVariance, StabilitySelection
-    >>> sure = StabilitySelection(MaxVariance(n_features_to_select=2), n_pairs=5)
-    >>> sure.fit(load_iris().data).frequencies_
+    >>> selector = StabilitySelection(MaxVariance(n_features_to_select=2), n_pairs=5)
+    >>> selector.fit(load_iris().data).frequencies_
     array([0.9, 0. , 1. , 0.1])
     """
 
@@ -124,7 +124,9 @@ class StabilitySelection(BaseSelector, kw_only=False):
                 f"bigfs.MCFS(20). Got {self.selector!r}."
             )
         if isinstance(self.selector, StabilitySelection):
-            raise InputError("StabilitySelection: selector must not be one itself.")
+            raise InputError(
+                "StabilitySelection: selector must not be a StabilitySelection itself."
+            )
         seed = fresh_seed(self.random_state)
         check_seed(seed)
         selection = self.selector._selection(X)
@@ -145,8 +147,8 @@ class StabilitySelection(BaseSelector, kw_only=False):
         number, name = self.selector.n_features_to_select, type(self.selector).__name__
         if number is None and method_of(type(self.selector)).finds_number:
             raise InputError(
-                f"StabilitySelection: {name} needs n_features_to_select, since the fits would keep "
-                "different numbers of features."
+                f"StabilitySelection: {name} needs n_features_to_select: without it, the fits "
+                "could keep different numbers of features."
             )
         return number
 
@@ -165,14 +167,14 @@ class StabilitySelection(BaseSelector, kw_only=False):
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
         """Store the stability of the selection as attributes."""
-        sure = Stability.from_details(details)
-        value = sure.stability
-        self.frequencies_, self.rankings_ = sure.frequencies, sure.rankings
+        stability = Stability.from_details(details)
+        value = stability.stability
+        self.frequencies_, self.rankings_ = stability.frequencies, stability.rankings
         self.stability_ = value.value
         self.stability_interval_ = np.array([value.low, value.high])
-        self.agreement_ = sure.agreement.value
-        self.stable_features_ = sure.stable_features(self.threshold)
-        self.bound_ = sure.bound(self.threshold)
-        self.sample_size_ = sure.sample_size
+        self.agreement_ = stability.agreement.value
+        self.stable_features_ = stability.stable_features(self.threshold)
+        self.bound_ = stability.bound(self.threshold)
+        self.sample_size_ = stability.sample_size
         if "redundant_with" in details:
             self.redundant_with_ = details["redundant_with"]

@@ -58,7 +58,7 @@ logger = logging.getLogger("bigfs")
 # Rows of a fit in quick mode: see tests/bench/README.md, "Stability of selections".
 QUICK_ROWS = 3000
 # NumPy can draw only from fewer rows than this.
-_TOO_MANY = 10**9
+_ROW_LIMIT = 10**9
 
 
 def stability_stage(
@@ -123,29 +123,31 @@ def check_stability(
     """
     if selection.graph is not None and re.search(r"obs[mp]/", selection.graph.representation):
         raise InputError(
-            f"stability fits samples of the rows, which have no {selection.graph.representation}. "
-            "Set graph.representation to 'pca:50' or 'raw'."
+            "stability fits samples of the rows, for which graph.representation "
+            f"'{selection.graph.representation}' is not available. Set it to 'pca:50' or 'raw'."
         )
     if n_samples is None:
         return
     if n_samples < 4:
-        raise InputError(f"stability needs 4 rows at least: two samples of two. X has {n_samples}.")
-    if n_samples >= _TOO_MANY:
         raise InputError(
-            f"stability draws samples of fewer than {_TOO_MANY:,} rows. Got {n_samples:,}: take "
-            "some of them, for instance with input.rows."
+            f"stability needs at least 4 rows, for two samples of two rows. X has {n_samples}."
+        )
+    if n_samples >= _ROW_LIMIT:
+        raise InputError(
+            f"stability supports fewer than {_ROW_LIMIT:,} rows. Got {n_samples:,}. Select some of "
+            "them, for instance with input.rows."
         )
     most = n_samples // 2
     if settings.sample_size is not None and settings.sample_size > most:
         raise InputError(
             f"stability.sample_size must be at most {most:,}, half of the {n_samples:,} rows: the "
-            f"two samples of a pair share none. Got {settings.sample_size:,}."
+            f"two samples of a pair have no common rows. Got {settings.sample_size:,}."
         )
     size = settings.sample_size or (min(QUICK_ROWS, most) if quick else most)
     try:
         check_settings(selection, size, n_features)
     except InputError as error:
-        error.add_note(f"X stands for a sample of stability.sample_size, {size:,} rows.")
+        error.add_note(f"Here X is one sample of {size:,} rows (stability.sample_size).")
         raise
 
 
@@ -229,7 +231,7 @@ class SampledFits:
         what, requests = f"a fit on {self.sample_size:,} rows", n_fits * shape.n_blocks
         seconds, rankings = sum(cost.seconds for cost in costs), n_fits * (d * 24 + 2 * selections)
         steps = (
-            pass_over(shape, "a block and the rows drawn of it", places + 8 * MIB),
+            pass_over(shape, "a block and the rows drawn from it", places + 8 * MIB),
             Step(what, self.fit_bytes(), n_fits, requests=requests, seconds=n_fits * seconds),
             Step(f"the rankings of {n_fits} fits", rankings, by_client=True),
         )
@@ -312,8 +314,8 @@ class SampledFits:
             job = self, rows, places, names, str(kept.path)
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
-        anyway = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
-        result, notes = _consensus(outcomes, self, anyway)
+        forced = np.array(included(blocks.source, self.selection.include), dtype=np.int64)
+        result, notes = _consensus(outcomes, self, forced)
         if self.quick:
             redundancy = self.redundancy(result.details["n_selected"])
             result = passed_over(result, blocks, self.selection, redundancy)
@@ -350,8 +352,8 @@ def _fit_task(
             result, number, notes = _fitted(X, own, stages, scratch, handed(names))
         except BigfsError as error:
             error.add_note(
-                f"It was fit {fit + 1} of the stability's {2 * fits.n_pairs}, on {X.shape[0]:,} of "
-                f"the {n_samples:,} rows. A larger stability.sample_size may help."
+                f"Raised in stability fit {fit + 1} of {2 * fits.n_pairs}, on {X.shape[0]:,} of "
+                f"{n_samples:,} rows. A larger stability.sample_size may help."
             )
             raise
         finally:
@@ -406,7 +408,7 @@ def _of_sample(
 
 
 def _consensus(
-    read: Sequence[dict[str, Any] | None], fits: SampledFits, anyway: np.ndarray
+    read: Sequence[dict[str, Any] | None], fits: SampledFits, forced: np.ndarray
 ) -> tuple[FeatureScores, list[str]]:
     """Return the combined scores of all fits, with their stability, and notes.
 
@@ -417,7 +419,7 @@ def _consensus(
     read : sequence of dict or None
         Stored outcomes of the fits; None for one that cannot be read.
     fits : SampledFits
-    anyway : ndarray of int64
+    forced : ndarray of int64
         Features that are included in any case.
 
     Raises
@@ -427,7 +429,7 @@ def _consensus(
     """
     outcomes = [outcome for outcome in read if outcome is not None]
     if len(outcomes) < len(read):
-        raise StorageError("Fits of the stability are missing or damaged. Run again.")
+        raise StorageError("Stability fits are missing or damaged. Run again.")
     rankings = np.array([outcome["ranking"] for outcome in outcomes])
     supports = np.array([outcome["supports"] for outcome in outcomes])
     scores = np.mean([outcome["scores"] for outcome in outcomes], axis=0)
@@ -438,11 +440,11 @@ def _consensus(
         supports if supports.size else None,
         fits.sample_size,
         fits.draw.shared_rows,
-        anyway if 0 < len(anyway) < rankings.shape[1] else None,
+        forced if 0 < len(forced) < rankings.shape[1] else None,
     )
     if fits.quick and isinstance(number, Auto):
         of_fits = [outcome["number"] for outcome in outcomes]
-        details["number"] = at_least(_number(number, stability, of_fits), len(anyway))
+        details["number"] = at_least(_number(number, stability, of_fits), len(forced))
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
@@ -453,7 +455,7 @@ def _consensus(
     summary = prepared if fits.quick else []
     if noted:
         summary.append(
-            f"{len(noted)} of {len(read)} fits of the stability note, such as: {noted[0][0]}"
+            f"{len(noted)} of {len(read)} stability fits reported notes, for example: {noted[0][0]}"
         )
     return FeatureScores(scores, ranking, details), summary
 
@@ -470,9 +472,9 @@ def _number(number: Auto, stability: Stability, of_fits: list[int]) -> dict[str,
         return choose_number(number, sizes, *stability.curves(sizes), stability.sample_size)
     if not chosen:
         return about_number(number, 0, largest, "")
-    others = f" (others, {len(of_fits) - len(chosen)}, have no plateau)"
+    others = f"; {len(of_fits) - len(chosen)} others have no plateau"
     rule = (
-        f"the median over {len(chosen)} samples{others if len(chosen) < len(of_fits) else ''}, "
-        f"which say {min(chosen)} to {max(chosen)}, of {rule_in_words(number)}"
+        f"the median over {len(chosen)} samples (range {min(chosen)} to {max(chosen)}"
+        f"{others if len(chosen) < len(of_fits) else ''}) of {rule_in_words(number)}"
     )
     return about_number(number, int(np.median(chosen)), largest, rule)

@@ -350,7 +350,7 @@ def read_output(place: Location) -> str:
     StorageError
         If a bucket does not respond.
     """
-    cure = "Run again: it is written anew."
+    cure = "Run again: it will be rewritten."
     with refusing(f"{place} cannot be read", ValueError, OSError, cure=cure):
         return read_small(place)
 

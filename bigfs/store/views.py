@@ -279,8 +279,8 @@ class FilteredSource(Source):
         if known is not None and self._n_read != len(known):
             name = getattr(self._labels, "name", self._labels)
             raise InputError(
-                f"{name} has {len(known):,} values for input.rows, and the data have "
-                f"{self._n_read:,} rows or more. Give one for each row."
+                f"{name} has {len(known):,} values for input.rows, but the data have at least "
+                f"{self._n_read:,} rows. Give one for each row."
             )
 
     def _keeps(self, start: int, stop: int) -> np.ndarray:
@@ -314,8 +314,8 @@ class _Turned(Source):
         self._stored = source.stored_dtype
         if source.categories:
             raise InputError(
-                f"{self.uri}: columns of categories are not numbered in a table on its side. Leave "
-                "them out by input.columns."
+                f"{self.uri}: categorical columns of a transposed table cannot be encoded. Leave "
+                "them out with input.columns."
             )
         names = list(chain.from_iterable(source.iter_index()))
         self.feature_names = names or None

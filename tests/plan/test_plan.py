@@ -259,7 +259,7 @@ def test_a_plan_says_which_columns_it_reads(categories: str, tmp_path: Path):
     source = {"uri": str(tmp_path / "X.csv"), "categories": categories}
     plan = plan_pipeline(_config(input=source, method="max_variance", n_features_to_select=2))
     assert plan.shape.n_features == {"one_hot": 4, "numbers": 3, "drop": 2}[categories]
-    sentence = "all rows of 'city' are read first, for their values"
+    sentence = "all rows of 'city' are read first to find their values"
     assert (sentence in plan.text()) == (categories != "drop")
     assert ("left out 'city'" in plan.text()) == (categories == "drop")
     assert plan.as_dict()["notes"] == list(plan.notes)

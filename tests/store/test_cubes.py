@@ -366,12 +366,12 @@ def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no dimension 'bands': its dimensions are"):
         open_matrix(place, features="bands")
     (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
-    with pytest.raises(InputError, match="X.csv takes no features"):
+    with pytest.raises(InputError, match="X.csv does not support features"):
         open_matrix(tmp_path / "X.csv", features=1)
     uri = hdf5(tmp_path)
     with pytest.raises(InputError, match="has no array 'nosuch'. It has scans"):
         open_matrix(uri.replace("/scans/r", "nosuch"), features=2)
-    with pytest.raises(InputError, match="names an array, and variable another"):
+    with pytest.raises(InputError, match="names an array, but variable = 'b' names another"):
         open_matrix(uri, variable="b", features=2)
     with pytest.raises(ConfigError, match="names the array '/scans/r', and variable another"):
         config = {"uri": uri, "variable": "b"}

@@ -115,8 +115,8 @@ def _save(path: Path, values: Any) -> None:
         ("headless.csv::a", "it has 0, 1"),
         ("g.zarr", "g.zarr has no column 'y'. It has nothing"),
         ("m.zarr", r"shape \(4, 3\)"),
-        ("folder", "no zarr array or group"),
-        ("sklearn:mnist", "is not a set that scikit-learn ships"),
+        ("folder", "not a zarr array or group"),
+        ("sklearn:mnist", "is not a dataset that ships with scikit-learn ships"),
     ],
 )
 def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str) -> None:
@@ -341,7 +341,7 @@ def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
         ("array", {}, {"labels": "kind"}, "X has no column 'kind'"),
         ("AnnData", {}, {"labels": "cell_type"}, "has no column 'cell_type'. It has kind, quality"),
         ("missing", {}, {"labels": "kind"}, "DataFrame::kind: the label of row 1 is missing"),
-        ("pandas", {}, {"labels": "y.csv::kind"}, "in another file are evaluate.labels."),
+        ("pandas", {}, {"labels": "y.csv::kind"}, "Set evaluate.labels for classes in another file."),
         ("stream", {}, {"labels": "kind"}, "X is a stream that can be read once"),
         ("pandas", {"labels": 5}, {}, "labels must be a non-empty text, or an array. Got 5"),
         ("pandas", {"labels": np.ones((60, 2))}, {}, "one number or text for each sample"),

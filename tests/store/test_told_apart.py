@@ -177,7 +177,7 @@ def test_names_of_genes_that_are_no_utf8_are_refused() -> None:
     scipy_io.mmwrite("tx/matrix.mtx", csc_matrix([[1, 0], [0, 2], [3, 4]]))
     Path("tx/genes.tsv").write_bytes("E1\tA\nE2\tB\xe9\nE3\tC\n".encode("latin-1"))
     Path("tx/barcodes.tsv").write_text("AA-1\nCC-1\n")
-    with pytest.raises(InputError, match="line 2 is not a readable text"):
+    with pytest.raises(InputError, match="line 2 is not readable text"):
         open_matrix("tx")
 
 

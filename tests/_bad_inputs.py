@@ -125,7 +125,7 @@ DATA: dict[str, Case] = {
     "header of an npy": Case(None, SET + "input.header=true",
                              ("X.npy does not support header", "Got header true", "input.header")),
     "header of an npy to ingest": Case(None, "ingest X.npy o.zarr --header false",
-                                       ("X.npy does not support header", "Got header false", "--header")),
+                                       ("X.npy does not support", "Got header false", "--header")),
     "header of another kind": Case(None, SET + "input.header=first",
                                    ("input.header must be one of auto, true, false. Got 'first'",)),
     "csv of a header": Case(csv_file(), URI + "X.csv", ("at least 2 samples", "Got 0")),

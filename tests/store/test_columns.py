@@ -426,7 +426,7 @@ def test_numbers_with_other_names_than_the_features_are_said(
     bigfs.MaxVariance(2).fit(spectra)
     assert not caplog.messages
     spectra.insert(0, "moisture", 9 * rng.random(60))
-    note = "Features whose names differ from the others and which may not be features: moisture. To leave them out"
+    note = "differ from the others and which may not be features: moisture. To leave them out"
     bigfs.MaxVariance(2).fit(spectra)
     assert any(note in message for message in caplog.messages)
     spectra.to_csv(tmp_path / "X.csv", index=False)

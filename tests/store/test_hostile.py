@@ -581,7 +581,7 @@ def test_a_footer_that_is_too_large_is_not_parsed(
 
     pq.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "X.parquet")
     monkeypatch.setattr(parquet, "_FOOTER_BYTES", 100)
-    with pytest.raises(InputError, match="at most 100 B is supported. Write it again with larger row g"):
+    with pytest.raises(InputError, match="at most 100 B is supported. Write it again with larg"):
         open_matrix(tmp_path / "X.parquet")
 
 

@@ -113,7 +113,7 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     for name in ("a.tif", "b.img"):
         with pytest.raises(InputError, match="not a GeoTIFF or ENVI file, or is damaged"):
             open_matrix(tmp_path / name)
-    with pytest.raises(InputError, match=r"pixels only be written for the pixels of one \(.tif, .img\)"):
+    with pytest.raises(InputError, match=r"written for the pixels of one \(.tif, .img\)"):
         np.save(tmp_path / "X.npy", np.ones((3, 4, 2)))
         source = open_matrix(tmp_path / "X.npy", features=2)
         bigfs.to_grid(source, np.arange(12), dest=tmp_path / "labels.tif")

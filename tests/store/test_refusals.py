@@ -299,7 +299,7 @@ def test_a_group_of_hdf5_and_integers_that_arrow_does_not_have(tmp_path: Path) -
     h5py, polars = pytest.importorskip("h5py"), pytest.importorskip("polars", "1.20")
     with h5py.File(tmp_path / "X.h5", "w") as file:
         for group in (file, file.create_group("a")):
-            with pytest.raises(InputError, match="of an HDF5 file, which is not an array. Give the pa"):
+            with pytest.raises(InputError, match="of an HDF5 file, which is not an array. Give"):
                 open_matrix(group)
     X = polars.DataFrame({"a": [1.0, 2.0], "b": polars.Series([1, 2], dtype=polars.Int128)})
     for frame in (X, X.lazy()):

@@ -266,7 +266,8 @@ def test_starts_that_keep_nothing_end_with_the_reason(
     assert not path.exists()
     monkeypatch.setattr(records, "LONG_SECONDS", 0.0)
     assert start() == start("graph") == start(checkpoint="one") == start(checkpoint="two!") == ""
-    assert start().startswith(f"{path}: this start was interrupted after 0 minutes, like the one before")
+    reason = f"{path}: this start was interrupted after 0 minutes, like the one before"
+    assert start().startswith(reason)
     assert "the stage after graph takes longer than a start may" in start()
     assert start("spectral") == ""
     with RunDirectory(path).open() as directory:

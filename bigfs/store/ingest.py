@@ -462,9 +462,9 @@ def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     if not matrix.sources:
         return {}
     ends = np.cumsum([count for _, count in matrix.sources])
-    lost = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
-    left = zip(matrix.sources, lost.tolist(), strict=True)
-    return {"sources": [[uri, count - less] for (uri, count), less in left]}
+    n_dropped = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
+    counts = zip(matrix.sources, n_dropped.tolist(), strict=True)
+    return {"sources": [[uri, count - n] for (uri, count), n in counts]}
 
 
 class ChunkWriter(StoreWriter):

@@ -118,8 +118,8 @@ def is_within(place: Location, folder: Location) -> bool:
         return place == folder or str(place).startswith(f"{folder}/")
     try:
         return any(
-            Path(way(place)).is_relative_to(way(folder))
-            for way in (os.path.abspath, os.path.realpath)
+            Path(resolved(place)).is_relative_to(resolved(folder))
+            for resolved in (os.path.abspath, os.path.realpath)
         )
     except (ValueError, OSError):  # not a valid path, which is reported when it is opened
         return False

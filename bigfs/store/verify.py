@@ -102,8 +102,8 @@ def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
     expect(array)
     bounds = block_bounds(n_samples, array.chunks[0])  # an interrupted append may have left more
     keys = [array.metadata.encode_chunk_key((i, 0)) for i in range(len(bounds))]
-    gone = set(missing_chunks(array, folder / "X"))
-    parts = {f"X/{key}": [f"X/{key}"] if key in gone else [] for key in keys}
+    missing = set(missing_chunks(array, folder / "X"))
+    parts = {f"X/{key}": [f"X/{key}"] if key in missing else [] for key in keys}
     return parts, lambda i: np.asarray(array[slice(*bounds[i])])
 
 

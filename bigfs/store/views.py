@@ -50,15 +50,15 @@ class RowFilter:
     @property
     def file(self) -> str | None:
         """The file with the values, if it is a separate file."""
-        return column_of(self.column or "")[0] if self._elsewhere else None
+        return column_of(self.column or "")[0] if self._is_in_other_file else None
 
     @property
     def of_table(self) -> tuple[str, ...]:
         """The column, if it belongs to the data themselves."""
-        return () if self.column is None or self._elsewhere else (self.column,)
+        return () if self.column is None or self._is_in_other_file else (self.column,)
 
     @property
-    def _elsewhere(self) -> bool:
+    def _is_in_other_file(self) -> bool:
         # Endings of files that hold a single array.
         return "::" in (self.column or "") or (self.column or "").endswith(
             (".npy", ".tif", ".tiff")
@@ -82,7 +82,7 @@ class RowFilter:
         InputError
             If an object has no such column.
         """
-        if self.column is None or self._elsewhere:
+        if self.column is None or self._is_in_other_file:
             return self.column
         if isinstance(X, (str, Path, ObjectPath)):
             return within(str(X), variable, self.column)

@@ -83,7 +83,9 @@ def test_a_first_line_of_numbers_that_may_be_names_is_refused(
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     first = text.splitlines()[0].strip('\ufeff"').replace('","', ",").replace("\t", ",")
-    shown = f"the first line ({first.replace(',', ', ')}) is strictly increasing, but those below"
+    shown = (
+        f"the first line ({first.replace(',', ', ')}) is strictly increasing, but the lines below"
+    )
     by_number = partial(open_matrix, columns=["400..3000"])
     for use in (open_matrix, by_number, lambda path: ingest(path, tmp_path / "out.zarr")):
         with pytest.raises(InputError) as refused:
@@ -137,7 +139,9 @@ def test_columns_that_were_exported_by_rank_without_names_are_refused_until_said
     settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3}
     result = run({**settings, "input": {"uri": str(tmp_path / "X.npy")}})
     own = result.export(tmp_path / "own.csv", by_rank=True)
-    with pytest.raises(InputError, match=r"first line \(3, 1, 2\) has whole numbers, but those"):
+    with pytest.raises(
+        InputError, match=r"first line \(3, 1, 2\) has whole numbers, but the lines"
+    ):
         open_matrix(own)
     assert open_matrix(own, header=True).feature_names == ["3", "1", "2"]
     (tmp_path / "sample.csv").write_text("3,1,2\n0.5,1,2.5\n")
@@ -332,7 +336,7 @@ def test_a_table_of_numbers_and_classes_without_names_loses_no_row(tmp_path: Pat
     assert _rows(source) == [[5.1, 3.5], [4.9, 3.0], [6.2, 2.9]]
     assert load_labels(f"{tmp_path / 'iris.data'}::2").tolist() == [0, 0, 1]
     (tmp_path / "X.csv").write_text("s1,0.3,0.1\ns2,1,7\ns3,2,3\n")
-    with pytest.raises(InputError, match="holds texts and numbers, like those below it"):
+    with pytest.raises(InputError, match="holds texts and numbers, like the lines below"):
         open_matrix(tmp_path / "X.csv", categories="drop")
 
 

@@ -435,12 +435,13 @@ class TextTable(Table):
         increase = _is_axis(numbers)
         all_increase = all(_is_axis([self._number(c) for c in row]) for row in below)
         if not texts:
-            there = [number for number in numbers if number is not None and number == number]
-            falls = there[:1] > there[-1:]
-            self._why = f"is strictly {'de' if falls else 'in'}creasing, but those below it are not"
+            present = [number for number in numbers if number is not None and number == number]
+            change = "decreasing" if present[:1] > present[-1:] else "increasing"
+            self._why = f"is strictly {change}, but the lines below it are not"
             is_unclear = increase and not all_increase
-            if not is_unclear and self._are_places(first, columns):
-                is_unclear, self._why = True, "has whole numbers, but those below it have fractions"
+            if not is_unclear and self._are_positions(first, columns):
+                is_unclear = True
+                self._why = "has whole numbers, but the lines below it have fractions"
             self._note = "unclear" if is_unclear else "sample"
             return False
         if all(first[j] in columns[j] for j in texts):  # values that occur again below
@@ -449,12 +450,12 @@ class TextTable(Table):
         of_texts = [cell for j in texts for cell in columns[j] if cell.strip()]
         if any(self._number(cell) is not None for cell in of_texts):
             return True
-        beside = [j for j, number in enumerate(numbers) if number is not None and number == number]
-        if beside and not (increase and not all_increase):
-            self._note, self._why = "unclear", "holds texts and numbers, like those below it"
+        has_numbers = any(number is not None and number == number for number in numbers)
+        if has_numbers and not (increase and not all_increase):
+            self._note, self._why = "unclear", "holds texts and numbers, like the lines below it"
         return True
 
-    def _are_places(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
+    def _are_positions(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
         """Return True if the first line may number the columns, as an export by rank does."""
         below = [cell.strip() for column in columns for cell in column if cell.strip()]
         are_whole = all(cell.strip().isdecimal() for cell in first)
@@ -628,10 +629,10 @@ def _is_axis(row: list[float | None]) -> bool:
 
     Texts and missing values are ignored.
     """
-    there = [number for number in row if number is not None and number == number]
-    if len(there) > 2 and there[0] > there[1]:
-        there = there[::-1]
-    return len(there) > 1 and all(a < b for a, b in pairwise(there))
+    present = [number for number in row if number is not None and number == number]
+    if len(present) > 2 and present[0] > present[1]:
+        present = present[::-1]
+    return len(present) > 1 and all(a < b for a, b in pairwise(present))
 
 
 open_table = TextTable

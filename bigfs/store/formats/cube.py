@@ -336,7 +336,7 @@ def axes_of(
             likely = next((dim for dim in dims if dim.lower() in _CALLED), dims[-1])
             problem = "is not a matrix" if feature is None else f"has no dimension {feature!r}"
             raise InputError(
-                f"{uri} {problem}: its dimensions are {sizes}. Name that of the features, in "
+                f"{uri} {problem}: its dimensions are {sizes}. Name the feature dimension, in "
                 f"Python with fit(bigfs.open_matrix(X, features={likely!r})), in a pipeline with "
                 "input.features; the others become rows."
             )

@@ -41,7 +41,7 @@ class _Kind:
     """Format in HDF5: the test that recognizes it, and its reader or a remedy."""
 
     what: str
-    is_it: Callable[[Any], bool]
+    matches: Callable[[Any], bool]
     module: str = ""
     takes: tuple[str, ...] = ()
     cure: str = ""
@@ -210,7 +210,7 @@ def write(file: IO[bytes], selected: Any) -> None:
 
 
 def _kind_of(file: Any) -> _Kind | None:
-    return next((kind for kind in _KINDS if kind.is_it(file)), None)
+    return next((kind for kind in _KINDS if kind.matches(file)), None)
 
 
 def _arrays(file: Any) -> dict[str, Any]:

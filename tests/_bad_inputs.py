@@ -190,7 +190,7 @@ DATA: dict[str, Case] = {
     "store with a flipped byte, verified": Case(zarr_store(flip), "inspect S.zarr --verify",
                                                 ("S.zarr", "X/c/3/0")),
     "no such file": Case(None, URI + "no.npy", ("no.npy does not exist", "Check the path")),
-    "a folder": Case(some_folder("X.d"), URI + "X.d", ("X.d is a folder, but no zarr",)),
+    "a folder": Case(some_folder("X.d"), URI + "X.d", ("X.d is a folder, but not a zarr",)),
     "a folder named npy": Case(some_folder("Z.npy"), URI + "Z.npy", ("Z.npy is a folder",)),
     "a name that is too long": Case(None, URI + "x" * 300 + ".npy", ("x.npy", "too long")),
     "a name that is too long, inspected": Case(None, "inspect " + "x" * 300, ("xxx", "too long")),

@@ -141,12 +141,12 @@ def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path)
     ):
         bigfs.MCFS(3, preprocess="none").fit(X)
     assert MaxVariance(3, preprocess="standardize").fit(X).scores_[:5] == pytest.approx(1)
-    with pytest.raises(InputError, match="this step has no form"):
+    with pytest.raises(InputError, match="this step does not support sparse"):
         bigfs.knn_graph(X, 5)
     sp.save_npz(tmp_path / "X.npz", X)
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "max_variance", "n_features_to_select": 3}
-    with pytest.raises(InputError, match="method 'udfs' has no form"):
+    with pytest.raises(InputError, match="method 'udfs' does not support sparse"):
         bigfs.run({**settings, "method": "udfs"})
     assert not (tmp_path / "run").exists()
     assert bigfs.run({**settings, "stability": {"n_pairs": 2}}).selected.tolist() == [0, 1, 2]

@@ -225,7 +225,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_line_and_column_unless_they_are_t
 ) -> None:
     path = tmp_path / "X.csv"
     path.write_bytes("id,a,b\nr,1,2\nü,3,4\nö,5,6\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"line 3, column 0 .*no UTF-8.*latin-1"):
+    with pytest.raises(InputError, match=r"line 3, column 0 .*not UTF-8.*latin-1"):
         open_matrix(path, index="id")
     source = open_matrix(path, index="id", csv={"encoding": "latin-1"})
     assert list(source.iter_index()) == [["r", "ü", "ö"]]

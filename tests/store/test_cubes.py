@@ -361,7 +361,9 @@ def test_dimensions_of_features_may_lie_apart(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     place = zarr_array(tmp_path)
-    with pytest.raises(InputError, match="its dimensions are band: 5, y: 7, x: 9. Name that of"):
+    with pytest.raises(
+        InputError, match="its dimensions are band: 5, y: 7, x: 9. Name the feature dim"
+    ):
         open_matrix(place)
     with pytest.raises(InputError, match="has no dimension 'bands': its dimensions are"):
         open_matrix(place, features="bands")

@@ -116,7 +116,7 @@ def _save(path: Path, values: Any) -> None:
         ("g.zarr", "g.zarr has no column 'y'. It has nothing"),
         ("m.zarr", r"shape \(4, 3\)"),
         ("folder", "not a zarr array or group"),
-        ("sklearn:mnist", "is not a dataset that ships with scikit-learn ships"),
+        ("sklearn:mnist", "is not a dataset that ships with scikit-learn"),
     ],
 )
 def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str) -> None:

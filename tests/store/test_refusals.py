@@ -233,7 +233,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv nameless": (_text("X.csv", "a,,c\n0,2,3\n"), "column 1 has no name in the header"),
     "csv of bytes": (_text("X.csv", bytes(range(256))), "it holds zero bytes"),
     "csv of zeros": (_text("X.csv", b"\0" * 99), "zero bytes"),
-    "csv UTF-32": (_text("X.csv", "1,2\n3,4\n".encode("utf-32")), "no UTF-8.*utf-32"),
+    "csv UTF-32": (_text("X.csv", "1,2\n3,4\n".encode("utf-32")), "not UTF-8.*utf-32"),
     "csv of gzip": (
         _text("X.csv", b"\x1f\x8b\x08\n"),
         r"compressed by gzip. Add .gz to its name.$",
@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         _parquet(a=[1.0, 2], b=np.array([1, 2], "m8[s]")),
         r"'b' holds duration.* \(no setting encodes it: convert it to numbers\)",
     ),
-    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "no UTF-8.*utf-16"),
+    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "not UTF-8.*utf-16"),
     "csv.gz of text": (_text("X.csv.gz", "1,2\n"), "not a readable text table.*[Gg]zip"),
     "csv.gz cut off": (
         _cut(_text("X.csv.gz", gzip.compress(b"1.25,2.5\n3,4\n" * 9999)), 0.5),

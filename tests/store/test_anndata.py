@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
     "shape": (lambda f: f["X"].attrs.__setitem__("shape", "wide"), None, "its shape is"),
     "sizes": (lambda f: f["X"].attrs.__setitem__("shape", [2**62, 9]), None, "implausible"),
     "texts": (_replace("X/data", ["a"]), None, "real numbers"),
-    "link outside": (_lead_outside, None, "X/data|data leads to another file"),
+    "link outside": (_lead_outside, None, "X/data|data links to another file"),
     "values outside": (_external, "dense", "keeps its values in other files"),
     "virtual": (_virtual, "dense", "keeps its values in other files"),
     "packing": (_unpacked, "dense", "compressed by .*cannot decompress"),

@@ -262,8 +262,8 @@ def test_a_column_that_goes_on_with_other_cells_is_named(
         ("NA  ", {}, "as a missing value because of its blanks"),
         ("   ", {}, "as a missing value because of its blanks"),
         ("nA", {}, "as a missing value because of its blanks or spelling"),
-        ("3.5", {"decimal": ",", "delimiter": ";"}, "no number in the digits 0 to 9 with ','"),
-        ("\u0663", {}, "no number in the digits 0 to 9 with '.'"),
+        ("3.5", {"decimal": ",", "delimiter": ";"}, "digits 0 to 9 and the decimal separator ','"),
+        ("\u0663", {}, "digits 0 to 9 and the decimal separator '.'"),
     ],
 )
 def test_a_cell_that_is_nearly_a_number_is_named_with_its_line(
@@ -286,7 +286,9 @@ def test_a_column_that_begins_with_empty_cells_may_hold_numbers_but_no_text(tmp_
         (tmp_path / f"{last}.csv").write_text("\n".join(lines))
     *_, block = open_matrix(tmp_path / "7.csv").iter_blocks(1000)
     assert block[-1].tolist() == [1, 7]
-    with pytest.raises(InputError, match="'c' has no value .* text: 'b' in line 200002.* Parquet"):
+    with pytest.raises(
+        InputError, match="'c' has no value .* text later: 'b' in line 200002.* Parquet"
+    ):
         list(open_matrix(tmp_path / "b.csv", categories="numbers").iter_blocks(1000))
 
 

@@ -295,7 +295,7 @@ def test_bands_are_taken_by_name_from_an_array_that_has_more_of_them(
     chosen = fitted.transform(array)
     assert [str(name) for name in chosen.coords["band"].values] == names
     np.testing.assert_array_equal(chosen.values, array.sel(band=chosen.coords["band"]).values)
-    with pytest.raises(InputError, match="no dimensions of .* with the names of the selected"):
+    with pytest.raises(InputError, match="no dimensions of .* has the names of the selected"):
         fitted.transform(array.isel(band=[0]))
     array.coords["band"].attrs["units"] = "nm"
     axes = bigfs.plot(bigfs.MaxVariance(2).fit(array), array).spectrum()
@@ -307,7 +307,7 @@ def test_the_last_dimension_holds_the_features_if_it_is_called_so(
 ) -> None:
     array = data_array()
     fitted = bigfs.MaxVariance(2).fit(array)
-    assert caplog.messages == ["X: the features are along 'band', the others are rows."]
+    assert caplog.messages == ["X: the features are along 'band'; the other dimensions are rows."]
     named = bigfs.MaxVariance(2).fit(bigfs.open_matrix(array, features="band"))
     np.testing.assert_array_equal(fitted.ranking_, named.ranking_)
     assert list(fitted.feature_names_in_) == NAMES

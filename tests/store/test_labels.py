@@ -274,7 +274,7 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
     settings["input"] = {"uri": str(tmp_path / "X.csv"), "index": "id"}
     result = bigfs.run(settings)
     assert result.evaluation is not None
-    message = f"'id' of label 0 is {ids[-1]}.*, where the data have {ids[0]}. Give the labels"
+    message = f"'id' of label 0 is {ids[-1]}.*, but the data have {ids[0]}. Give the labels"
     with pytest.raises(InputError, match=message):
         evaluate_result(tmp_path / "run", labels=f"{tmp_path}/turned.csv::kind")
     settings["run"] += "2"
@@ -317,7 +317,7 @@ def test_ids_of_any_file_tell_the_order_of_labels(kind: str, tmp_path: Path) -> 
     source = open_matrix(tmp_path / "X.csv", index="id")
     check_order(write(labels, "same"), source)
     check_order(write(labels[::-1].set_axis([f"t{i}" for i in ids]), "others"), source)
-    with pytest.raises(InputError, match="of label 0 is s59, where the data have s00"):
+    with pytest.raises(InputError, match="of label 0 is s59, but the data have s00"):
         check_order(write(labels[::-1], "turned"), source)
 
 

@@ -392,7 +392,7 @@ def test_a_stage_of_a_run_and_a_link_are_not_overwritten(folder: Path) -> None:
     path = run(settings()).path
     before = all_files(folder)
     with pytest.raises(
-        InputError, match=r"data.zarr holds \.bigfs-stage, checksums.json beside the m"
+        InputError, match=r"data.zarr holds \.bigfs-stage, checksums.json besides the m"
     ):
         ingest("s.npy", path / "data.zarr", overwrite=True)
     assert all_files(folder) == before
@@ -485,7 +485,7 @@ def test_lists_put_into_a_store_are_not_replaced(folder: Path) -> None:
     ingest("s.npy", "X.zarr")
     for name, text in (("checksums.json", '["notes.txt"]'), ("notes.txt", "mine")):
         (folder / "X.zarr" / name).write_text(text)
-    with pytest.raises(InputError, match="beside the matrix"):
+    with pytest.raises(InputError, match="besides the matrix"):
         ingest("s.npy", "X.zarr", overwrite=True)
     assert (folder / "X.zarr" / "notes.txt").read_text() == "mine"
 

@@ -93,7 +93,7 @@ def test_parts_of_different_kinds_are_refused(other: str) -> None:
     Path("p/a.csv").write_text("f,x\nTrue,1\nFalse,2\n")
     Path("p/b.csv").write_text(f"f,x\n{other}")
     with pytest.raises(
-        InputError, match=r"b\.csv: column 'f' holds \w+ values, and p/a.csv boolean ones"
+        InputError, match=r"b\.csv: column 'f' holds \w+ values, but boolean values in p/a.csv"
     ):
         open_matrix("p", dates="numbers")
 

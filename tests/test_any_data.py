@@ -318,5 +318,5 @@ def test_a_part_of_an_anndata_is_refused_in_words() -> None:
     class Raw:
         __module__ = "anndata._core.raw"
 
-    with pytest.raises(InputError, match="X is an Raw of anndata, which is not read. Pass the"):
+    with pytest.raises(InputError, match="X is an anndata Raw, which is not supported. Pass the"):
         fit("max_variance", Raw(), 1)

@@ -174,10 +174,10 @@ PROGRAMS = {
         _no_looking, "ingest shut/X.npy o.zarr", ("shut/X.npy", "ermission denied")
     ),
     "store below a folder that is shut": Case(
-        _no_writing, "ingest X.npy shut/X.zarr", ("shut", "may not write there")
+        _no_writing, "ingest X.npy shut/X.zarr", ("shut", "has no write permission")
     ),
     "run in a folder that is shut": Case(
-        _no_writing, "run p.yaml --set run=shut", ("shut", "may not write there")
+        _no_writing, "run p.yaml --set run=shut", ("shut", "has no write permission")
     ),
 }
 

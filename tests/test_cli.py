@@ -295,7 +295,7 @@ def test_every_setting_of_opening_is_an_option_of_inspect_and_ingest(bigfs_comma
     group.create_array("clear", data=np.ones((3, 4)), dimension_names=("y", "x"))
     uri, store = str(tmp_path / "scene.zarr"), str(tmp_path / "X.zarr")
     shown = bigfs_command("inspect", f"{uri}::cube")
-    assert "Name that of the features" in shown.out and "cube: 2 x 3 x 4 float64" in shown.out
+    assert "Name the feature dimension" in shown.out and "cube: 2 x 3 x 4 float64" in shown.out
     given = (f"{uri}::cube", "--features", "band", "--no-data", "-9", "--rows", "{every: 5}")
     shown = bigfs_command("inspect", *given)
     assert "3 samples x 2 features" in shown.out and "rows are y (3) x x (4)" in shown.out

@@ -402,7 +402,7 @@ def test_a_store_that_is_changed_in_place_is_refused(
 
     ingest(digits.astype(np.float32), tmp_path / "X.zarr", rows=100)
     zarr.open_group(tmp_path / "X.zarr", mode="r+")["X"][321, 5] = np.nan
-    with pytest.raises(CorruptStoreError, match="row 321, column 5 is NaN, and was not"):
+    with pytest.raises(CorruptStoreError, match="row 321, column 5 is NaN, but was not"):
         selector.fit(tmp_path / "X.zarr")
 
 

@@ -215,7 +215,7 @@ def test_what_is_open_in_this_process_only_is_refused(tmp_path: Path) -> None:
             pickle.dumps(bigfs.open_matrix(file["X"]))
     lazy = bigfs.open_matrix(pl.LazyFrame(X))
     for copied in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(InputError, match="a temporary folder that ends with it"):
+        with pytest.raises(InputError, match="a temporary folder that is removed with it"):
             copied(lazy)
 
 

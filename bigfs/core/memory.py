@@ -76,7 +76,7 @@ def task_budget(memory_limit: int, *, compiled: bool = False) -> int:
     if memory_limit < SMALLEST_LIMIT_BYTES:
         raise MemoryLimitError(
             f"memory_limit must be at least {format_bytes(SMALLEST_LIMIT_BYTES)}, since a worker "
-            f"is {format_bytes(BASELINE_BYTES)} after its imports. "
+            f"uses {format_bytes(BASELINE_BYTES)} after its imports. "
             f"Got {format_bytes(memory_limit)}."
         )
     return int(USABLE_FRACTION * memory_limit) - _left_out(compiled)
@@ -123,7 +123,7 @@ def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> N
     if needed_bytes > budget:
         raise MemoryLimitError(
             f"Stage '{stage}' needs {format_bytes(needed_bytes)} for {what}; a memory_limit of "
-            f"{format_bytes(memory_limit)} leaves {format_bytes(budget)} to one task. "
+            f"{format_bytes(memory_limit)} leaves {format_bytes(budget)} for one task. "
             f"Set memory_limit to '{format_limit(limit_for(needed_bytes))}' or more."
         )
 

@@ -91,7 +91,7 @@ def check_writable(folder: Path, what: str) -> None:
     """Raise InputError unless this user may create files in an existing folder."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
-            f"{folder}: this user may not write there. Give another folder for {what}."
+            f"{folder}: this user has no write permission. Give another folder for {what}."
         )
 
 
@@ -198,7 +198,7 @@ def check_address(address: str) -> str:
     match = _FORM.fullmatch(address)
     if match is None or int(match.group(4) or 0) > 65535:
         raise InputError(
-            "the address of a Dask scheduler is its protocol, host and port, such as "
+            "the address of a Dask scheduler must be its protocol, host and port, such as "
             f"tcp://127.0.0.1:8786, or the .json file that it writes. Got {address!r}."
         )
     return address

@@ -37,7 +37,7 @@ def read_yaml(text: str, where: str) -> Any:
     """
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(
-            f"{where} has {len(text):,} characters, and pipeline files at most "
+            f"{where} has {len(text):,} characters, but a pipeline file has at most "
             f"{_MOST_CHARACTERS:,}. Give the path of a pipeline file."
         )
     try:

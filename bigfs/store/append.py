@@ -80,13 +80,13 @@ def append_rows(matrix: Source, store: Location, missing: str, memory_limit: int
     """
     if not is_store(store):
         raise InputError(
-            f"{store} is not a store that bigfs wrote, and rows are appended to such a store only. "
+            f"{store} is not a store that bigfs wrote; rows can only be appended to such a store. "
             "Ingest without --append (append=True) first."
         )
     if missing == "mean":
         raise InputError(
-            f"{store}: missing = mean would be the means of the new rows alone. Append with "
-            "missing = zero or drop_rows, or ingest all of it again."
+            f"{store}: missing = mean would use the means of the new rows alone. Append with "
+            "missing = zero or drop_rows, or ingest everything again."
         )
     partial = store.with_name(f"{store.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
@@ -121,7 +121,7 @@ def _append(
     report = write_store(matrix, partial, store, missing, rows, stored)
     total, added = n + report.n_samples, read_metadata(partial)["attributes"]
     if total == n:
-        raise InputError(f"{matrix.uri}: no rows are left of it. Nothing was appended.")
+        raise InputError(f"{matrix.uri}: none of its rows are left. Nothing was appended.")
     kept = {
         **attributes,
         "n_samples": total,
@@ -182,18 +182,18 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
     elif matrix.grid is not None or stored.grid is not None:
         why, cure = "pixels of a cube cannot be appended", "Ingest all cubes as a list"
     elif matrix.n_features != stored.n_features:
-        why = f"it has {matrix.n_features} features and the store {stored.n_features}"
+        why = f"it has {matrix.n_features} features, but the store has {stored.n_features}"
     elif differing := first_difference(matrix.feature_names, stored.feature_names):
-        why = f"its feature {differing[0]} is {differing[1]!r}, and {differing[2]!r} in the store"
+        why = f"its feature {differing[0]} is {differing[1]!r}, but {differing[2]!r} in the store"
     elif not np.can_cast(matrix.dtype, stored.dtype):
-        why = f"its values are {matrix.dtype.name}, and {stored.dtype.name} in the store"
+        why = f"its values are {matrix.dtype.name}, but {stored.dtype.name} in the store"
     elif (matrix.index is None) != (stored.index is None):
         which = "the store has" if matrix.index is None else "it has"
-        why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
+        why, cure = f"only {which} row ids", "Give the --index with which the store was written"
     elif any(place and is_within(place, store) for place in map(as_path, uris)):
         why = "it is the store itself"
     if why:
-        cure = cure or "Bring it into the form of the store, or ingest all of it again"
+        cure = cure or "Convert it to the form of the store, or ingest everything again"
         raise InputError(f"{matrix.uri} cannot be appended to {store}: {why}. {cure}.")
 
 

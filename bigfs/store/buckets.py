@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 60.0
 _RETRY = "BIGFS_STORAGE_RETRY_SECONDS"
-HURRIED_SECONDS = 3.0
+BRIEF_RETRY_SECONDS = 3.0
 # Prefixes of the environment variables that configure location of and access to buckets.
-_TOLD_BY = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT", "HOME")
-_patience: ContextVar[float] = ContextVar("bigfs_patience", default=math.inf)
+_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT", "HOME")
+_most_seconds: ContextVar[float] = ContextVar("bigfs_retry_seconds", default=math.inf)
 # Number of corrupted responses after which corruption is no longer considered accidental.
 _DAMAGED_ANSWERS = 5
 _CHECKSUM_BYTES = 4
@@ -49,12 +49,12 @@ def obstore_package() -> Any:
     return obstore
 
 
-def hurried() -> AbstractContextManager[None]:
+def retrying_briefly() -> AbstractContextManager[None]:
     """Give up soon on failing requests of this thread.
 
     Used while cleaning up, which the next run would do too.
     """
-    return set_within(_patience, HURRIED_SECONDS)
+    return set_within(_most_seconds, BRIEF_RETRY_SECONDS)
 
 
 def server_of(path: ObjectPath) -> tuple[str, str, str | None]:
@@ -64,11 +64,11 @@ def server_of(path: ObjectPath) -> tuple[str, str, str | None]:
 
 def client(scheme: str, bucket: str) -> Any:
     """Return this process's client of a bucket, configured from the environment."""
-    environment = {name: value for name, value in os.environ.items() if name.startswith(_TOLD_BY)}
-    return _client(scheme, bucket, _patience_seconds(), frozenset(environment.items()))
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+    return _client(scheme, bucket, _retry_seconds(), frozenset(environment.items()))
 
 
-def _patience_seconds() -> float:
+def _retry_seconds() -> float:
     """Return the number of seconds for which a request of this thread is retried."""
     given = os.environ.get(_RETRY, str(RETRY_SECONDS))
     try:
@@ -77,7 +77,7 @@ def _patience_seconds() -> float:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise InputError(f"{_RETRY} must be a number of seconds, such as 300. Got {given!r}.")
-    return min(seconds, _patience.get())
+    return min(seconds, _most_seconds.get())
 
 
 @lru_cache(maxsize=16)
@@ -128,7 +128,7 @@ def _has_profile() -> bool:
 
 def _profile() -> dict[str, Any]:
     """Return options with which obstore gets credentials and region from ~/.aws."""
-    what = "the credentials in ~/.aws are read by boto3"
+    what = "reading the credentials in ~/.aws needs boto3"
     with installed(what, "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -153,7 +153,7 @@ def again(path: ObjectPath, verb: str, action: Callable[[], T]) -> T:
     FileNotFoundError, StorageError
         See `requests`.
     """
-    deadline = time.monotonic() + _patience_seconds()
+    deadline = time.monotonic() + _retry_seconds()
     pause, n_damaged = 0.1, 0
     with requests(path, verb):
         while True:
@@ -249,12 +249,12 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
 
 # Remedies for the error codes of S3 and Azure.
 _KEY = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws, here and on every worker"
-_TOKEN = "the session token has expired: get another one, such as by 'aws sso login'"
+_TOKEN = "the session token has expired: get a new one, for example with 'aws sso login'"
 _REGION = "the bucket is in another region: set AWS_REGION"
 _CURES = {
     "InvalidAccessKeyId": f"there is no such key: {_KEY}",
-    "SignatureDoesNotMatch": f"the secret is not that of the key: {_KEY}",
-    "AccessDenied": f"the key may not do this: give it the right, or {_KEY}",
+    "SignatureDoesNotMatch": f"the secret does not belong to the key: {_KEY}",
+    "AccessDenied": f"the key lacks the permission: grant it, or {_KEY}",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
     "ExpiredToken": _TOKEN,
     "InvalidToken": _TOKEN,
@@ -273,16 +273,16 @@ def _reason(error: Exception) -> str:
     """Return a message on why a request failed and what to do, without addresses."""
     if isinstance(error, DamagedError):
         return (
-            f"{error}, {_DAMAGED_ANSWERS} times. Use https://, which protects answers; what was "
-            "written damaged is done again with --fresh"
+            f"{error}, {_DAMAGED_ANSWERS} times. Use https://, which protects responses; results "
+            "that were stored damaged are computed again with --fresh"
         )
     text = str(error)
     if "169.254.1" in text:  # metadata service with the credentials of a machine or container
         return f"there are no credentials: {_KEY}"
     if "InvalidCertificate" in text:
         return (
-            "the certificate of the server is not trusted: name the file of its authority in "
-            "AWS_CA_BUNDLE or SSL_CERT_FILE"
+            "the certificate of the server is not trusted: set AWS_CA_BUNDLE or SSL_CERT_FILE to "
+            "the certificate file of its authority"
         )
     status = re.search(r"status code: (\d+(?: [A-Z][\w-]*)+)", text)
     if status is not None:

@@ -54,7 +54,7 @@ class Cleaner:
         for i, block in enumerate(self._matrix.iter_rows(self._rows)):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
-            cleaned = block if all_usable(values_of(block)) else self._mended(block)
+            cleaned = block if all_usable(values_of(block)) else self._clean(block)
             self.n_read += block.shape[0]
             del block  # not held while the next block is read
             yield cleaned
@@ -64,7 +64,7 @@ class Cleaner:
         """Return the positions of the dropped rows."""
         return np.concatenate(self._dropped).tolist() if self._dropped else []
 
-    def _mended(self, block: Any) -> Any:
+    def _clean(self, block: Any) -> Any:
         """Return a block with NaN handled; raise an error at the first invalid value."""
         values = values_of(block)
         nan = np.isnan(values)
@@ -87,9 +87,9 @@ class Cleaner:
         fill = np.zeros(block.shape[1], block.dtype) if self._fill is None else self._fill
         if nan.ndim == 2:
             return np.where(nan, fill, block)
-        mended = block.copy()
-        mended.data[nan] = fill[block.indices[nan]]
-        return as_block(mended, block.dtype)
+        filled = block.copy()
+        filled.data[nan] = fill[block.indices[nan]]
+        return as_block(filled, block.dtype)
 
     def _means(self) -> tuple[np.ndarray, list[str]]:
         """Return the column means, ignoring NaN, and the checksums of the blocks, in one pass."""
@@ -112,7 +112,7 @@ class Cleaner:
         useless = (count == 0) | ~np.isfinite(total)
         if useless.any():
             column = int(useless.argmax())
-            why = "values too large to add up" if count[column] else "no values at all"
+            why = "values whose sum overflows" if count[column] else "no values at all"
             raise InputError(
                 f"{self._matrix.uri}: column {column}{_named(self._matrix, column)} has {why}, so "
                 "it has no mean. Drop it, or use missing = zero."
@@ -137,7 +137,7 @@ def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
     where = f"{uri}: row {row}, column {column}{_named(matrix, column)} is"
     if matrix.checked and not np.isfinite(value):
         return CorruptStoreError(
-            f"{where} {shown}, and was not when the data were ingested: the store was changed "
+            f"{where} {shown}, but was not when the data were ingested: the store has been changed "
             "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks. "
             f"{FROM_0}"
         )

@@ -49,7 +49,7 @@ _CHOICES = {
 # A column with more distinct values is not a category, but an id or free text.
 _MOST_VALUES = 1000
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
-_AS = {
+_CODES = {
     "boolean": "1 for true and 0 for false",
     "date": "days since 1970-01-01",
     "category": "the number of the value in sorted order",
@@ -109,7 +109,7 @@ class Column:
     @property
     def note(self) -> str:
         """Description of the encoding for messages."""
-        how = f"{len(self.values)} columns of 0 and 1" if self.one_hot else _AS[str(self.kind)]
+        how = f"{len(self.values)} columns of 0 and 1" if self.one_hot else _CODES[str(self.kind)]
         return f"{self.name!r} as {how}"
 
     def encode(self, values: Any, uri: str) -> np.ndarray:
@@ -165,7 +165,7 @@ def notes_of(
     read = [
         repr(column.name) for column in encoded if column.values and column.name not in in_folders
     ]
-    first = f"; all rows of {', '.join(read)} are read first, for their values" if read else ""
+    first = f"; all rows of {', '.join(read)} are read first to find their values" if read else ""
     return [f"columns that are not numbers: {'; '.join(notes)} {settings}{first}"] if notes else []
 
 
@@ -198,9 +198,9 @@ def distinct_values(values: Iterable[Any], column: str, uri: str) -> tuple[str, 
             texts.add(str(value))
         if len(texts) > _MOST_VALUES:
             raise InputError(
-                f"{uri}: column {column!r} has more than {_MOST_VALUES:,} different values, which "
-                f'are no categories. Leave it out (input.columns: ["!{column}"]), or take it as '
-                "ids (input.index)."
+                f"{uri}: column {column!r} has more than {_MOST_VALUES:,} different values, too "
+                f'many for categories. Leave it out (input.columns: ["!{column}"]), or use it as '
+                "row ids (input.index)."
             )
     return in_order(texts)
 
@@ -250,7 +250,7 @@ class Roles:
             kept -= _matching(name, names, uri, exact=True)
         if not kept:
             raise InputError(
-                f"{uri}: no column is left as a feature, of {len(names):,}. Choose others "
+                f"{uri}: of {len(names):,} columns, none is left as a feature. Choose others "
                 "(input.columns, --columns, columns=)."
             )
         return [position for position, name in enumerate(names) if name in kept]
@@ -272,7 +272,7 @@ def roles_of(columns: object, index: object, labels: object, encoding: Encoding)
         entries = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
         entries = () if value is None else tuple(entries)
         if not all(isinstance(name, str) and name for name in entries):
-            raise InputError(f"{what} must be names of columns, as texts. Got {value!r}.")
+            raise InputError(f"{what} must be column names, as texts. Got {value!r}.")
         return entries
 
     if index is not None and not (isinstance(index, str) and index):
@@ -321,15 +321,15 @@ def _cure(unusable: Iterable[str], roles: Roles, dropped_by: str) -> str:
     )
     if dropped_by:
         return (
-            f"Leave them out by {dropped_by.format(others)}, or read bigfs.open_matrix(X, "
+            f"Leave them out with {dropped_by.format(others)} or bigfs.open_matrix(X, "
             f"columns={patterns}), or encode them: open_matrix(X, categories='one_hot', "
             "dates='numbers')."
         )
     given = shlex.quote(f"input.columns={patterns}")
     return (
-        f"Leave them out by --set {given} (ingest: --columns {shlex.quote(patterns)}; Python: "
-        f"columns={patterns}), or encode them (input.categories, input.dates). A column of ids may "
-        "be named as input.index, one of known classes as input.labels."
+        f"Leave them out with --set {given} (ingest: --columns {shlex.quote(patterns)}; Python: "
+        f"columns={patterns}), or encode them (input.categories, input.dates). Set input.index to "
+        "a column of row ids, and input.labels to one of known classes."
     )
 
 
@@ -354,7 +354,7 @@ def note_on_names(source: Any) -> str:
     patterns = json.dumps(list(dict.fromkeys(shown)), ensure_ascii=False)
     more = ", ..." if len(names) > _SHOWN_NAMES else ""
     return (
-        f"Features with names unlike the others, which may be none: "
+        f"Features whose names differ from the others and which may not be features: "
         f"{', '.join(names[:_SHOWN_NAMES])}{more}. To leave them out: input.columns={patterns}, in "
         "Python columns= of bigfs.open_matrix."
     )
@@ -440,8 +440,8 @@ def different_units(source: Any) -> str:
     smallest = int(varying[exact][spans[varying][exact].argmin()])
     names = source.feature_names or [f"feature {i}" for i in range(source.n_features)]
     return (
-        f"Units differ: {names[smallest]} ranges over {spans[smallest]:.3g}, {names[largest]} over "
-        f"{spans[largest]:.3g}. preprocess 'auto' and 'minmax' scale each feature to [0, 1]; "
+        f"Units differ: {names[smallest]} has a range of {spans[smallest]:.3g}, {names[largest]} "
+        f"of {spans[largest]:.3g}. preprocess 'auto' and 'minmax' scale each feature to [0, 1]; "
         "'none' leaves them as they are."
     )
 
@@ -488,6 +488,6 @@ def _hint(pattern: str, names: list[str]) -> str:
             "'LOW..HIGH', the smaller number first."
         )
     if "::" in pattern:
-        return f". It has {listed(names)}. Known classes in another file are evaluate.labels."
+        return f". It has {listed(names)}. Set evaluate.labels for classes in another file."
     near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else f". It has {listed(names)}."

@@ -211,7 +211,7 @@ def check_dense(source: Source, what: str, cure: str = "Drop rare features first
     size = source.estimated_samples * source.n_features * source.dtype.itemsize
     if size > DENSE_LIMIT_BYTES:
         raise InputError(
-            f"{source.uri}: {what} has no form for sparse matrices yet and makes them dense block "
-            f"by block, up to {format_bytes(DENSE_LIMIT_BYTES)} dense; this one would be "
+            f"{source.uri}: {what} does not support sparse matrices and converts them to dense "
+            f"blocks, up to {format_bytes(DENSE_LIMIT_BYTES)} in total; this matrix would need "
             f"{format_bytes(size)}. {cure}"
         )

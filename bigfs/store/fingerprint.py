@@ -74,8 +74,8 @@ def refuse_object(uri: str) -> None:
     """Raise InputError if a URI refers to an in-memory object that was passed to a run."""
     if uri.startswith(OBJECT):
         raise InputError(
-            f"{uri} is an object of the Python session that ran it, from which neither data nor "
-            "labels are read here. Write it to a file, or run there with data=."
+            f"{uri} is an object of the Python session that ran it, so its data and labels cannot "
+            "be read here. Write it to a file, or run there with data=."
         )
 
 

@@ -35,7 +35,7 @@ def read_metadata(node: Location) -> dict[str, Any]:
     """
     metadata = parse_json(read_small(node / "zarr.json", METADATA_BYTES))
     if not isinstance(metadata, dict):
-        raise ValueError("its metadata are no mapping")
+        raise ValueError("its metadata are not a mapping")
     return metadata
 
 
@@ -145,7 +145,7 @@ def count_chunks(store: Location) -> int | None:
 def _rows_of(attributes: dict[str, Any]) -> int:
     """Return the number of committed rows."""
     if "bigfs_store" not in attributes:
-        raise ValueError("not a store of ours")
+        raise ValueError("not a store that bigfs wrote")
     return int(attributes["n_samples"])
 
 

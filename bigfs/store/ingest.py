@@ -169,8 +169,8 @@ def ingest(
         _check_dest(final, overwrite)
     if (format_named(final.name) or ZARR) is not ZARR:
         raise InputError(
-            f"{final}: an ingest writes a zarr store, a folder, and this is the name of a file of "
-            "another kind. Give NAME.zarr."
+            f"{final}: an ingest writes a zarr store, a folder, but this is the name of another "
+            "kind of file. Give NAME.zarr."
         )
     with as_part() if append else nullcontext():
         matrix = open_matrix(source, **opening)
@@ -206,7 +206,7 @@ def _refuse_source(matrix: Source, final: Location) -> None:
     """Raise InputError if a store would lie inside another one, or replace its own source."""
     if isinstance(final, ObjectPath):
         if any(is_within(as_location(part.uri), final) for part in sources_in(matrix)):
-            raise InputError(f"{final} is the input, and cannot be replaced. Give another name.")
+            raise InputError(f"{final} is the input and cannot be replaced. Give another name.")
         return
     around = next((folder for folder in final.parents if is_store(folder)), None)
     if around is not None:
@@ -221,8 +221,8 @@ def _check_free(matrix: Source, final: Location) -> None:
     free = free_bytes(next(folder for folder in final.parents if folder.exists()))
     if free is not None and size > _PACKED * free:
         raise MemoryLimitError(
-            f"{final} would hold {format_bytes(size)}, and the file system has "
-            f"{format_bytes(free)} free. Nothing was written. Check the shape, or give a place on "
+            f"{final} would hold {format_bytes(size)}, but the file system has only "
+            f"{format_bytes(free)} free. Nothing was written. Check the shape, or give a path on "
             "a larger disk."
         )
 
@@ -304,12 +304,12 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
     unfinished = isinstance(dest, ObjectPath) and (dest / UNFINISHED).is_file()
     if not unfinished and not is_store(dest):
         raise InputError(
-            f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
+            f"{dest} is not a store that bigfs wrote, so it is not overwritten. Give another name."
         )
     others = [name for name in beside_the_matrix(dest) if name not in (UNFINISHED, LEASE)]
     if others or (isinstance(dest, Path) and dest.is_symlink()):
-        what = "is a link" if not others else f"holds {listed(others)} beside the matrix"
-        raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")
+        what = "is a link" if not others else f"holds {listed(others)} besides the matrix"
+        raise InputError(f"{dest} {what}, so it is not overwritten. Give another name.")
 
 
 def copy_rows(matrix: Source, folder: Location) -> None:
@@ -321,7 +321,7 @@ def copy_rows(matrix: Source, folder: Location) -> None:
 def writing_to(store: Location, grows: bool = False) -> AbstractContextManager[None]:
     """Convert disk errors to StorageError; ``grows`` if rows are appended to an existing store."""
     if grows:
-        return storing(f"Cannot append to {store}", "It has its former rows.")
+        return storing(f"Cannot append to {store}", "It still has its former rows.")
     return storing(f"Cannot write {store}", "Nothing was left there.")
 
 
@@ -462,9 +462,9 @@ def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     if not matrix.sources:
         return {}
     ends = np.cumsum([count for _, count in matrix.sources])
-    lost = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
-    left = zip(matrix.sources, lost.tolist(), strict=True)
-    return {"sources": [[uri, count - less] for (uri, count), less in left]}
+    n_dropped = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
+    counts = zip(matrix.sources, n_dropped.tolist(), strict=True)
+    return {"sources": [[uri, count - n] for (uri, count), n in counts]}
 
 
 class ChunkWriter(StoreWriter):

@@ -77,7 +77,7 @@ def load_labels(
         )
     classes, y = np.unique(check_present(values, uri), return_inverse=True)
     if to_judge_by and len(classes) < 2:
-        raise InputError(f"{uri} has one class only, and nothing can be told by it. Give others.")
+        raise InputError(f"{uri} has only one class; at least two are needed. Use other labels.")
     if to_judge_by:
         check_classes(classes, len(y), uri, refuse=True)
     return y.astype(np.int64)
@@ -103,7 +103,7 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
         is_column = column == source.index and isinstance(ids, np.ndarray)
         is_number = is_column and np.asarray(ids).dtype.kind in "iuf"
         first, other = 0, ""
-        own = theirs = 0  # sums of hashes, which do not depend on the order
+        data_hash = label_hash = 0  # sums of hashes, which do not depend on the order
         for piece in source.iter_index():
             own_ids: Any = np.array(piece)
             values: Any = np.array(list(islice(left, len(piece))), dtype=object).astype(np.str_)
@@ -115,12 +115,13 @@ def check_order(uri: str | LabelValues, source: Source) -> None:
             unlike = np.flatnonzero(values != own_ids[: len(values)])
             if len(unlike) and not other:
                 i = int(unlike[0])
-                other = f"label {first + i} is {values[i]}, where the data have {piece[i]}"
+                other = f"label {first + i} is {values[i]}, but the data have {piece[i]}"
             if not is_column:
-                own, theirs = own + sum(map(hash, piece)), theirs + sum(map(hash, values.tolist()))
+                data_hash += sum(map(hash, piece))
+                label_hash += sum(map(hash, values.tolist()))
             first += len(piece)
         # A differing number of ids is either rejected elsewhere or due to rows left out.
-        if other and first == n_ids - len(dropped) and (is_column or own == theirs):
+        if other and first == n_ids - len(dropped) and (is_column or data_hash == label_hash):
             raise InputError(
                 f"{name}: {column!r} of {other}. Give the labels of the same rows in the same "
                 f"order. {FROM_0}"
@@ -163,20 +164,22 @@ def check_index(labels: Any, X: Any) -> None:
 
     A RangeIndex, or an index with other ids, is ignored.
     """
-    theirs: Any = getattr(labels, "index", None)
-    own: Any = getattr(getattr(X, "obs", X), "index", None)
-    for index in (theirs, own):
+    of_labels: Any = getattr(labels, "index", None)
+    of_data: Any = getattr(getattr(X, "obs", X), "index", None)
+    for index in (of_labels, of_data):
         kind = type(index)
         if kind.__module__.split(".")[0] != "pandas" or kind.__name__ == "RangeIndex":
             return
-    if len(theirs) != len(own) or theirs.equals(own) or {*theirs} != {*own}:
+    if len(of_labels) != len(of_data) or of_labels.equals(of_data):
         return
-    i = next((i for i in range(len(own)) if theirs[i] != own[i]), None)
+    if {*of_labels} != {*of_data}:
+        return
+    i = next((i for i in range(len(of_data)) if of_labels[i] != of_data[i]), None)
     if i is None:  # equal values of different types
         return
     raise InputError(
-        f"labels: the index of label {i} is {theirs[i]}, where the data have {own[i]}. Give the "
-        f"labels in the order of the rows (labels.loc[X.index]). {FROM_0}"
+        f"labels: the index of label {i} is {of_labels[i]}, but the data have {of_data[i]}. Give "
+        f"the labels in the order of the rows (labels.loc[X.index]). {FROM_0}"
     )
 
 
@@ -196,7 +199,7 @@ def read_values(
     if is_image and values.shape != tuple(rows.values()):
         pixels = " x ".join(f"{name} {size:,}" for name, size in rows.items())
         raise InputError(
-            f"{name_of(uri)} has shape {values.shape}, and the rows are pixels of {pixels}. Give "
+            f"{name_of(uri)} has shape {values.shape}, but the rows are pixels of {pixels}. Give "
             "one label for each pixel in this order."
         )
     return values.ravel()

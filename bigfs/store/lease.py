@@ -19,7 +19,7 @@ from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.core.paths import parse_json
-from bigfs.store.buckets import hurried
+from bigfs.store.buckets import retrying_briefly
 from bigfs.store.location import Location, create_text, read_small, read_version
 from bigfs.store.objects import ConflictError, ObjectPath, check_conditions
 from bigfs.store.records import MARK
@@ -123,9 +123,9 @@ class Lease:
             if not _is_gone(held):
                 age = time.time() - held.get("beat", -math.inf)
                 if -HEARTBEAT_SECONDS < age < STALE_SECONDS:
-                    self._refuse(held, f"last sign of life {max(age, 0):.0f} s ago")
+                    self._refuse(held, f"last heartbeat {max(age, 0):.0f} s ago")
                 if self._is_beating(held):
-                    self._refuse(held, "which gave a sign of life just now")
+                    self._refuse(held, "last heartbeat just now")
             if not self._take_over(version):
                 self.former = held.get("owner")
                 break
@@ -195,7 +195,7 @@ class Lease:
             raise
         except (OSError, ValueError):
             raise InputError(
-                f"{self._place} is not the lease of a bigfs run, and a run needs that "
+                f"{self._place} is not the lease of a bigfs run, but a run needs this "
                 "name. Move the file, or use another run directory."
             ) from None
 
@@ -211,7 +211,7 @@ class Lease:
         # Buckets have no conditional deletes. But an owner who has just read its own name in a
         # lease renewed every 10 s has most of a minute to delete it. If the storage is gone, the
         # lease soon expires.
-        with hurried(), suppress(StorageError):
+        with retrying_briefly(), suppress(StorageError):
             if self._own_version() is not None:
                 self._place.unlink(missing_ok=True)
 
@@ -309,7 +309,7 @@ def _record(text: str) -> dict[str, Any]:
     except (TypeError, KeyError, OverflowError):
         is_lease = False
     if not is_lease:
-        raise ValueError("it is no lease")
+        raise ValueError("it is not a lease")
     return dict(record)
 
 

@@ -118,8 +118,8 @@ def is_within(place: Location, folder: Location) -> bool:
         return place == folder or str(place).startswith(f"{folder}/")
     try:
         return any(
-            Path(way(place)).is_relative_to(way(folder))
-            for way in (os.path.abspath, os.path.realpath)
+            Path(resolved(place)).is_relative_to(resolved(folder))
+            for resolved in (os.path.abspath, os.path.realpath)
         )
     except (ValueError, OSError):  # not a valid path, which is reported when it is opened
         return False
@@ -350,7 +350,7 @@ def read_output(place: Location) -> str:
     StorageError
         If a bucket does not respond.
     """
-    cure = "Run again: it is written anew."
+    cure = "Run again: it will be rewritten."
     with refusing(f"{place} cannot be read", ValueError, OSError, cure=cure):
         return read_small(place)
 

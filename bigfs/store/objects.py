@@ -317,8 +317,8 @@ def _replaces(path: ObjectPath, text: str, version: ObjectStatus | None) -> bool
 
 def _no_conditions(path: ObjectPath) -> str:
     return (
-        f"{path.parent}: this storage does not keep to the conditions of writes (If-Match and "
-        "If-None-Match), by which a run is the only one there. Use one that does (a list is in "
-        "deploy/README.md), or a run directory on a disk that all processes share; inputs may "
+        f"{path.parent}: this storage does not support conditional writes (If-Match and "
+        "If-None-Match), which bigfs needs to lock a run directory. Use one that does (a list is "
+        "in deploy/README.md), or a run directory on a disk that all processes share; inputs may "
         "stay in the bucket."
     )

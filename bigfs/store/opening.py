@@ -101,8 +101,8 @@ def _kinds(parts: Sequence[Source]) -> dict[str, str]:
             kind = part.encoded.get(name, "number")
             if kind != kinds[name]:
                 raise InputError(
-                    f"{part.uri}: column {name!r} holds {kind} values, and {first.uri} "
-                    f"{kinds[name]} ones. Write them in one form, or leave it out: "
+                    f"{part.uri}: column {name!r} holds {kind} values, but {kinds[name]} values "
+                    f"in {first.uri}. Write them in the same form, or leave it out: "
                     f'input.columns: ["!{name}"].'
                 )
     return kinds
@@ -152,9 +152,7 @@ def _open_path(path: Location, kind: Format, options: Options) -> Source:
             raise
         [(name, value)] = better.items()
         given = shlex.quote(f"input.{name}={json.dumps(value, ensure_ascii=False)}")
-        raise InputError(
-            f"{error} Its spelling may need --set {given} (--{name}, {name}=)."
-        ) from None
+        raise InputError(f"{error} Try --set {given} (--{name}, {name}=).") from None
 
 
 def open_object(X: Any, options: Options) -> Source:
@@ -222,7 +220,7 @@ def _name_of(uri: str) -> str:
     name = uri.removeprefix("sklearn:")
     if name not in _SETS:
         known = ", ".join(f"sklearn:{known}" for known in _SETS)
-        raise InputError(f"{uri} is not a set that scikit-learn ships. Known: {known}.")
+        raise InputError(f"{uri} is not a dataset that ships with scikit-learn. Known: {known}.")
     return name
 
 
@@ -284,7 +282,7 @@ class ChainedSource(Source):
         parts = [p for p in self.parts if p.sparse and (p.layout is None or p.layout.n_entries)]
         if len(parts) > 1 and first != parts[-1].holds_counts():
             ends = (parts[0].uri, parts[-1].uri)[:: 1 if first else -1]
-            logger.warning("%s holds counts, and %s does not. Bring them into one form.", *ends)
+            logger.warning("%s holds counts, but %s does not. Convert them to one form.", *ends)
         return first
 
     @property
@@ -338,13 +336,13 @@ def _order(part: Source, first: Source) -> np.ndarray | None:
         if (names is None) != (expected is None):
             without, named = (part, first) if names is None else (first, part)
             raise InputError(
-                f"{without.uri} has no names of features and {named.uri} has. All sources need "
-                "them, or none."
+                f"{without.uri} has no feature names, but {named.uri} has. Either all sources "
+                "must have them, or none."
             )
         if part.n_features != first.n_features:
             raise InputError(
-                f"{part.uri} has {part.n_features:,} features and {first.uri} has "
-                f"{first.n_features:,}. All sources need the same."
+                f"{part.uri} has {part.n_features:,} features, but {first.uri} has "
+                f"{first.n_features:,}. All sources need the same number."
             )
         return None
     if names == expected:
@@ -357,6 +355,6 @@ def _order(part: Source, first: Source) -> np.ndarray | None:
         differ += [f"only it has {listed(new)}"] if new else []
         raise InputError(
             f"{part.uri} has other features than {first.uri}: {' and '.join(differ)}. All sources "
-            "need the same; of tables input.columns (--columns, columns=) chooses common ones."
+            "need the same; for tables, choose common ones by input.columns (--columns, columns=)."
         )
     return np.array([places[name] for name in expected])

@@ -177,58 +177,59 @@ def check_manifest(manifest: Any) -> None:
     """
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
-    _check(is_attempt(manifest["id"]), "it has the id", manifest["id"])
-    _check_types(manifest, _OF_MANIFEST, "it")
+    _check(is_attempt(manifest["id"]), "invalid id", manifest["id"])
+    _check_types(manifest, _OF_MANIFEST, "")
     # A manifest without a status is not of a run: nothing was measured.
     needed = _IN_EVERY_STAGE | (_MEASURED if "status" in manifest else set())
     for name, record in manifest["stages"].items():
-        _check_types(record, _OF_STAGE, f"stage {name[:_SHOWN]}")
+        _check_types(record, _OF_STAGE, f" of stage {name[:_SHOWN]}")
         lacking = sorted(needed - record.keys())
-        _check(not lacking, f"stage {name[:_SHOWN]} lacks", lacking)
+        _check(not lacking, f"missing in stage {name[:_SHOWN]}", lacking)
         key, attempt = record["key"], record["attempt"]
-        _check(is_plain(name), "a stage is named", name)
-        _check(is_plain(key), f"stage {name} has the key", key)
-        _check(is_attempt(attempt), f"stage {name} has the attempt", attempt)
+        _check(is_plain(name), "invalid stage name", name)
+        _check(is_plain(key), f"invalid key of stage {name}", key)
+        _check(is_attempt(attempt), f"invalid attempt of stage {name}", attempt)
         folder = record["folder"]
         known = (f"{name}.zarr", f"{name}-{attempt}.zarr")
-        _check(folder in known, f"stage {name} has the folder", folder)
+        _check(folder in known, f"invalid folder of stage {name}", folder)
     if "updated_from" in manifest:
         base = manifest["updated_from"]
         keys = base.get("keys")
-        _check(is_plain(base.get("run")), "it was updated from", base.get("run"))
-        _check(isinstance(keys, dict) and all(map(is_plain, keys)), "its base has the keys", keys)
+        _check(is_plain(base.get("run")), "invalid run in updated_from", base.get("run"))
+        are_plain = isinstance(keys, dict) and all(map(is_plain, keys))
+        _check(are_plain, "invalid keys in updated_from", keys)
         lacking = sorted({"rows", "data", "rows_of_full", "in_a_row"} - base.keys())
-        _check(not lacking, "its base lacks", lacking)
+        _check(not lacking, "missing in updated_from", lacking)
     for record in (manifest, *manifest["stages"].values()):
         notes = record.get("notes", [])
-        _check(all(isinstance(note, str) for note in notes), "it has the notes", notes)
+        _check(all(isinstance(note, str) for note in notes), "invalid notes", notes)
     for attempt, folders in manifest["attempts"].items():
-        _check(is_attempt(attempt), "an attempt has the id", attempt)
+        _check(is_attempt(attempt), "invalid attempt", attempt)
         for folder in folders:
             ours = is_plain(folder) and folder.endswith(f"-{attempt}.zarr")
-            _check(ours, f"attempt {attempt} has the folder", folder)
+            _check(ours, f"invalid folder of attempt {attempt}", folder)
     for name, record in manifest["checkpoints"].items():
         folder = record["folder"]
         ours = is_plain(name) and is_plain(folder) and folder.startswith(f"{name}-")
-        _check(ours, f"stage {name} has the checkpoint", folder)
+        _check(ours, f"invalid checkpoint of stage {name}", folder)
     for name in manifest["files"]:
-        _check(name in OUTPUTS, "a file is named", name)
+        _check(name in OUTPUTS, "invalid file name", name)
 
 
-def _check_types(record: dict[str, Any], types: dict[str, Any], what: str) -> None:
+def _check_types(record: dict[str, Any], types: dict[str, Any], of_stage: str) -> None:
     for name, kinds in types.items():
         if name in record:
             value = record[name]
             is_right = isinstance(value, kinds) and not isinstance(value, bool)
             is_right &= not isinstance(value, (int, float)) or abs(value) < _LARGEST
-            _check(is_right, f"{what} has as {name}", value)
+            _check(is_right, f"invalid {name}{of_stage}", value)
 
 
 def _check(is_right: bool, what: str, value: Any) -> None:
     if not is_right:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise ValueError(f"it is damaged: {what} {shown}, which bigfs does not write")
+        raise ValueError(f"it is damaged ({what}: {shown})")
 
 
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
@@ -243,7 +244,9 @@ def refuse_inside_ours(place: Location) -> None:
         return
     for folder in place.absolute().parents:
         if any((folder / name).is_file() for name in (MARK, STAMP, "zarr.json", ".zgroup")):
-            raise InputError(f"{place} lies in {folder}, a run or a store. Give another place.")
+            raise InputError(
+                f"{place} lies in {folder}, which is a run or a store. Give another place."
+            )
 
 
 def check_new_file(place: Path, own: bytes | None = None) -> Path:
@@ -450,7 +453,7 @@ def why_stalled(manifest: dict[str, Any], checkpoints: Location, seconds: float)
     if before != manifest[KEPT]:
         return None
     return (
-        f"this start was interrupted after {seconds / 60:.0f} minutes, the one before it too, and "
-        f"nothing was kept in between: the stage after {', '.join(stages) or 'the beginning'} "
-        "takes longer than a start may. Give it more time or more workers, then run again."
+        f"this start was interrupted after {seconds / 60:.0f} minutes, like the one before it, and "
+        f"nothing new was saved: the stage after {', '.join(stages) or 'the beginning'} takes "
+        "longer than a start may take. Give it more time or more workers, then run again."
     )

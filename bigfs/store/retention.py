@@ -80,8 +80,8 @@ def followed(place: str | Location) -> Location:
     name = text.rpartition("/")[2]
     if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):
         raise InputError(
-            f"{place} is damaged: it names {text[:_SHOWN]!r}, which is not a run beside it. Remove "
-            "it; the next run writes it again."
+            f"{place} is damaged: it names {text[:_SHOWN]!r}, which is not a run in the same "
+            "folder. Remove it; the next run writes it again."
         )
     return place.with_name(name)
 

@@ -104,7 +104,7 @@ class RunDirectory(RunFolder):
         if fault is not None:
             raise CorruptStoreError(
                 f"{self.stage_path(name)}: {' '.join(fault)}. Give the command of the run again: "
-                f"it does stage '{name}' anew."
+                f"it recomputes stage '{name}'."
             )
 
     def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
@@ -114,7 +114,7 @@ class RunDirectory(RunFolder):
             return "not yet run"
         if record["key"] == key:
             if "stale" in record:
-                return "done anew, by --fresh"
+                return "recomputed because of --fresh"
             fault = self._fault(name)
             return "finished" if fault is None else " of its result ".join(fault)
         # The result of a quick run is the consensus of its stability fits.
@@ -122,9 +122,9 @@ class RunDirectory(RunFolder):
         if is_quick != was_quick:
             return "it was a full run" if is_quick else "it was a quick run"
         if record.get("version") != version:
-            return "its algorithm is another version"
+            return "the version of its algorithm changed"
         changes = _changes(record["settings"], json.loads(json.dumps(settings)))
-        return "; ".join(changes) or self.changes or "what it reads changed"
+        return "; ".join(changes) or self.changes or "its input changed"
 
     def stage_target(self, name: str) -> Location:
         """Return the location to which a stage writes its result before it is committed."""

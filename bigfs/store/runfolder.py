@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError, RunLockedError, StorageError
 from bigfs.core.paths import check_writable, is_there, parse_json
-from bigfs.store.buckets import hurried
+from bigfs.store.buckets import retrying_briefly
 from bigfs.store.lease import LEASE, Lease, lost
 from bigfs.store.location import Location, as_location, read_version, remove_tree, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
@@ -176,7 +176,7 @@ class RunFolder:
     def write_file(self, name: str, content: str | bytes) -> None:
         """Write one of the output files that the run was opened with."""
         if name not in self.manifest["files"]:
-            raise ValueError(f"{name} is none of the files of this run")
+            raise ValueError(f"{name} is not one of the files of this run")
         write_atomic(self.path / name, content, self.attempt)
 
     def remove_files(self, names: Sequence[str]) -> None:
@@ -218,7 +218,7 @@ class RunFolder:
 
     def unmark(self, remove: bool) -> None:
         """Remove the mark of a folder without records and, if ``remove``, the empty folder."""
-        with hurried(), suppress(OSError):
+        with retrying_briefly(), suppress(OSError):
             names = {path.name for path in self.path.iterdir()}
             if MANIFEST not in names and LEASE not in names:
                 (self.path / MARK).unlink(missing_ok=True)
@@ -241,8 +241,8 @@ class RunFolder:
             # A mark is empty only if a run was killed while it created its first file.
             if not was_empty and (mark is None or (not mark and MANIFEST not in names)):
                 raise InputError(
-                    f"{self.path} holds files and is not a bigfs run: it has no {MARK}. Nothing in "
-                    "it was touched. Give another folder."
+                    f"{self.path} holds files but is not a bigfs run: it has no {MARK}. Nothing in "
+                    "it was changed. Give another folder."
                 )
             if isinstance(self.path, Path):
                 check_writable(self.path, "the run")
@@ -289,8 +289,8 @@ class RunFolder:
             stored_id = self.manifest.get("id", run_id)
             if run_id and stored_id != run_id:
                 raise InputError(
-                    f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of "
-                    f"{MARK} is {run_id!r}. Start over with --fresh, or use another run directory."
+                    f"{self.path / MANIFEST} is from another run: its id is {stored_id!r}, but "
+                    f"{MARK} has {run_id!r}. Start over with --fresh, or use another run directory."
                 )
             if self._has_lost_records(run_id):
                 raise InputError(
@@ -411,7 +411,7 @@ class RunFolder:
         if isinstance(error, RunLockedError):
             return
         try:
-            with hurried():
+            with retrying_briefly():
                 self.lease.check()
         except (StorageError, RunLockedError) as reason:
             # Otherwise the storage is gone, which the original error already reports.
@@ -436,7 +436,7 @@ class RunFolder:
         if not interrupted:
             self.manifest["error"] = f"{type(error).__name__}: {error}"
         try:
-            with hurried(), suppress(RunLockedError):
+            with retrying_briefly(), suppress(RunLockedError):
                 if interrupted:
                     seconds = time.monotonic() - self._began
                     stalled = why_stalled(self.manifest, self.path / CHECKPOINTS, seconds)
@@ -451,11 +451,14 @@ class RunFolder:
         """Remove this attempt's unfinished work, but nothing of a run that took over."""
         if self._is_gone:
             return
-        with hurried(), suppress(OSError):  # the folder holds another attempt's or foreign files
+        with (
+            retrying_briefly(),
+            suppress(OSError),
+        ):  # the folder holds another attempt's or foreign files
             for place in self._places_of(self.attempt):
                 _remove(place)
             (self.path / ATTEMPTS).rmdir()
-        with hurried(), suppress(OSError, BigfsError):
+        with retrying_briefly(), suppress(OSError, BigfsError):
             self._drop_late_checkpoints()
 
     def _drop_late_checkpoints(self) -> None:
@@ -471,7 +474,7 @@ class RunFolder:
 
     def _leave_nothing(self) -> None:
         """Remove the records of a run without stages, unless the folder contains foreign files."""
-        with hurried(), suppress(StorageError, RunLockedError):
+        with retrying_briefly(), suppress(StorageError, RunLockedError):
             self.lease.check()
             ours = {MARK, LEASE, MANIFEST, *self.manifest["files"]}
             if {path.name for path in self.path.iterdir()} <= ours:

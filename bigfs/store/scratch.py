@@ -192,9 +192,9 @@ class ArrayRef:
         name = Path(self.path).name
         if self.nbytes > CARRIED_BYTES:
             raise InputError(
-                f"'{name}' has {format_bytes(self.nbytes)} in a temporary folder, and a pickle or "
-                f"copy carries up to {format_bytes(CARRIED_BYTES)}: use bigfs.run, whose run "
-                "directory stays."
+                f"'{name}' has {format_bytes(self.nbytes)} in a temporary folder, but a pickle or "
+                f"copy can hold at most {format_bytes(CARRIED_BYTES)}. Use bigfs.run, whose run "
+                "directory is permanent."
             )
         return Carried(name, self.load(), self.chunk_rows)
 
@@ -271,8 +271,8 @@ class Scratch:
     def __getstate__(self) -> dict[str, Any]:
         if self.is_temporary:
             raise InputError(
-                "A copy or pickle of this object would refer to a temporary folder that ends with "
-                "it: bring its data into a store that stays (bigfs.ingest), and use that."
+                "A copy or pickle of this object would refer to a temporary folder that is removed "
+                "with it. Write its data to a permanent store (bigfs.ingest), and use that."
             )
         return dict(vars(self))
 
@@ -307,9 +307,9 @@ class Scratch:
         free = free_bytes(self.path)
         if free is not None and needed > free:
             raise MemoryLimitError(
-                f"Stage '{stage}' needs about {format_bytes(needed)} of scratch and the file "
-                f"system of {self.path} has {format_bytes(free)} free. Free space there, or "
-                "put the run directory on a larger disk. What is finished is kept."
+                f"Stage '{stage}' needs about {format_bytes(needed)} of scratch space, but the "
+                f"file system of {self.path} has {format_bytes(free)} free. Free space there, or "
+                "put the run directory on a larger disk. Finished stages are kept."
             )
 
     def put(self, name: str, values: np.ndarray, chunk_rows: int | None = None) -> ArrayRef:
@@ -449,7 +449,7 @@ def check_block_rows(rows: int, chunk_rows: int, n_samples: int) -> None:
     """Raise ``InputError`` if blocks of ``rows`` rows would read chunks twice."""
     if rows % chunk_rows and rows < n_samples:
         raise InputError(
-            f"blocks.rows must be a whole number of chunks of {chunk_rows} rows, or a chunk is "
+            f"blocks.rows must be a multiple of the {chunk_rows} rows of a chunk, or chunks are "
             f"read twice. Got {rows}; set it to {-(-rows // chunk_rows) * chunk_rows}."
         )
 

@@ -56,8 +56,8 @@ def sources_of(uri: str) -> list[str] | None:
     kinds = {ending for name in names for ending in PARTS if name.lower().endswith(ending)}
     if len(kinds) > 1:
         raise InputError(
-            f"{uri} holds files of several kinds ({', '.join(sorted(kinds))}). Name those of one "
-            f"by a pattern: '{uri.rstrip('/')}/*{min(kinds)}'."
+            f"{uri} holds files of several kinds ({', '.join(sorted(kinds))}). Select one kind "
+            f"with a pattern: '{uri.rstrip('/')}/*{min(kinds)}'."
         )
     base = uri.rstrip("/")
     return [f"{base}/{name}" for name in names] or None

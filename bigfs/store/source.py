@@ -388,8 +388,8 @@ def check_fitted_names(source: Source, fitted: Any) -> None:
     if differing is not None:
         place, own, former = differing
         raise InputError(
-            f"{source.uri}: the features are not those of fit, in their order: number {place} is "
-            f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
+            f"{source.uri}: the features or their order differ from those of fit: number {place} "
+            f"is {own!r}, but was {former!r}. Select or order them by name (columns=)."
         )
 
 
@@ -435,8 +435,8 @@ def choose_member(
     if not matrices:
         raise InputError(
             f"{path} holds no matrix of numbers (it has {choices}). Save one as an array of "
-            "samples x features (numpy.save), a sparse one by scipy.sparse.save_npz; an array of "
-            "one column is named by input.variable (--variable, variable=)."
+            "samples x features (numpy.save; if sparse, scipy.sparse.save_npz); name an array of "
+            "one column with input.variable (--variable, variable=)."
         )
     if len(matrices) != 1:
         raise InputError(
@@ -515,8 +515,8 @@ class Options:
                 continue
             known = taken_by("roles" if name in self.roles.given else name)
             raise InputError(
-                f"{what} takes no {name}: only {known} and objects of their kind do. Got "
-                f"{name} {json.dumps(value, default=str)}; leave it out (input.{name}, "
+                f"{what} does not support {name}; only {known} and objects of their kind do. Got "
+                f"{name} {json.dumps(value, default=str)}; remove it (input.{name}, "
                 f"--{name.replace('_', '-')}, {name}=)."
             )
 
@@ -618,7 +618,9 @@ def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
     if listed_in(uri) is not None or "::" not in uri:
         return uri, variable
     if variable is not None:
-        raise InputError(f"{uri} names an array, and variable another: {variable!r}.")
+        raise InputError(
+            f"{uri} names an array, but variable = {variable!r} names another. Give only one."
+        )
     return column_of(uri)
 
 
@@ -663,7 +665,7 @@ def is_reachable(path: Location) -> bool:
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe would block
         raise InputError(
-            f"{path} is a pipe or a device, and data are read several times. Save them as a file."
+            f"{path} is a pipe or a device, but data are read several times. Save them to a file."
         )
     if path.is_file() and not os.access(path, os.R_OK):  # some libraries would report it as damaged
         raise InputError(f"{path} cannot be read: permission denied. Allow it: chmod u+r.")

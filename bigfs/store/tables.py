@@ -237,9 +237,9 @@ def set_features(
     kept = [columns[j] for j in roles.features([column.name for column in columns], uri)]
     check([column.name for column in kept])
     ruled = [(column, roles.encoding.of(column.kind)) for column in kept]
-    by_hand = " (no setting encodes it: convert it to numbers)"
+    unsupported = " (no setting encodes it: convert it to numbers)"
     unusable = {
-        c.name: content_of(c.name) + ("" if c.kind else by_hand)
+        c.name: content_of(c.name) + ("" if c.kind else unsupported)
         for c, rule in ruled
         if rule == "error"
     }
@@ -347,7 +347,7 @@ class TableSource(Source):
 
 def index_columns(schema: Any, uri: str) -> Sequence[str]:
     """Return the columns that hold the pandas index, according to the schema's pandas metadata."""
-    with refusing(f"{uri} is damaged, its note of pandas", ValueError, AttributeError):
+    with refusing(f"{uri} has damaged pandas metadata", ValueError, AttributeError):
         names = (schema.pandas_metadata or {}).get("index_columns", [])
         if not isinstance(names, list):
             raise ValueError(f"index_columns is {names!r}")
@@ -448,7 +448,7 @@ def _check_values(batch: Any, uri: str, first_row: int) -> None:
         if kind_of(values.type) != "category":
             continue
         readable = True
-        with refusing(f"{uri} is damaged, column {name!r}", pa.ArrowException):
+        with refusing(f"{uri}: column {name!r} is damaged", pa.ArrowException):
             try:  # first of all: damaged values may crash the process
                 values.validate(full=True)
             except pa.ArrowInvalid as error:
@@ -458,7 +458,7 @@ def _check_values(batch: Any, uri: str, first_row: int) -> None:
         if (size := _size_of_texts(values)) > _TEXT_BYTES:
             raise InputError(
                 f"{uri}: column {name!r} holds {format_bytes(size)} of texts in {len(values):,} "
-                f'rows, which is not read. Leave it out (input.columns: ["!{name}"]).'
+                f'rows, which is too much. Leave it out (input.columns: ["!{name}"]).'
             )
         if readable:
             continue
@@ -469,8 +469,8 @@ def _check_values(batch: Any, uri: str, first_row: int) -> None:
                 (text or b"").decode()
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{uri}: row {first_row + i}, column {name!r} is not a readable text: its "
-                    f"bytes {text[:_SHOWN]!r} are no UTF-8. Write it again as UTF-8, or leave "
+                    f"{uri}: row {first_row + i}, column {name!r} is not readable text: its "
+                    f"bytes {text[:_SHOWN]!r} are not UTF-8. Write it again as UTF-8, or leave "
                     f"the column out (input.columns). {FROM_0}"
                 ) from None
 

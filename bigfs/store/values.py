@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
 from bigfs.core.text import FROM_0
-from bigfs.core.units import GIB
+from bigfs.core.units import GIB, format_bytes
 
 logger = logging.getLogger("bigfs")
 
@@ -43,7 +43,7 @@ HEAD_ROWS = 1000
 # Not all integers beyond this can be represented in float64.
 EXACT = 2**53
 # Maximum length of a library's message about a damaged file.
-_SAID = 200
+_REASON_LENGTH = 200
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.")
         message = str(getattr(error, "strerror", None) or error) or kind
         text = f"{kind} {error}" if isinstance(error, KeyError) else message
         # Further sentences of a library's message are about its own settings.
-        reason = text.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
+        reason = text.splitlines()[0].partition(". ")[0][:_REASON_LENGTH].rstrip(".")
         raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
 
 
@@ -231,9 +231,9 @@ def check_classes(classes: np.ndarray, n_rows: int, name: str, *, refuse: bool) 
     if n_rows < _FEW_ROWS or not (2 * n > n_rows or (n > _MANY_CLASSES and n > share * n_rows)):
         return
     message = (
-        f"{name}: {n:,} of {n_rows:,} labels differ, so few rows share one. Measured values, or "
-        "ids, are no classes, and agreement with them says nothing: give classes, or cut the "
-        "values into a few intervals."
+        f"{name}: {n:,} of {n_rows:,} labels differ, so few rows share one. Measured values or "
+        "ids are not classes, so agreement with them is meaningless: use class labels, or bin the "
+        "values."
     )
     if refuse and 2 * n > n_rows:
         raise InputError(message)
@@ -335,7 +335,10 @@ def check_vector(shape: tuple[int, ...], dtype: Any, uri: str, rows: Collection[
     ``rows`` are the dimensions stacked into the rows, if known.
     """
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_LABEL_BYTES:
-        raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
+        raise InputError(
+            f"{uri}: labels of shape {tuple(shape)} and type {dtype} exceed "
+            f"{format_bytes(_MOST_LABEL_BYTES)}. Give one label for each sample."
+        )
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
     # An image of classes, or a mask, for stacked rows: its size is checked later.
     vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"

@@ -98,12 +98,12 @@ def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
     if not isinstance(array, zarr.Array):
         raise TypeError("X is not an array")
     if type(n_samples) is not int or not 0 <= n_samples <= array.shape[0]:
-        raise ValueError(f"{n_samples!r} of {array.shape[0]} rows count")
+        raise ValueError(f"n_samples is {n_samples!r}, but X has {array.shape[0]} rows")
     expect(array)
     bounds = block_bounds(n_samples, array.chunks[0])  # an interrupted append may have left more
     keys = [array.metadata.encode_chunk_key((i, 0)) for i in range(len(bounds))]
-    gone = set(missing_chunks(array, folder / "X"))
-    parts = {f"X/{key}": [f"X/{key}"] if key in gone else [] for key in keys}
+    missing = set(missing_chunks(array, folder / "X"))
+    parts = {f"X/{key}": [f"X/{key}"] if key in missing else [] for key in keys}
     return parts, lambda i: np.asarray(array[slice(*bounds[i])])
 
 

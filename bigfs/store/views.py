@@ -50,15 +50,15 @@ class RowFilter:
     @property
     def file(self) -> str | None:
         """The file with the values, if it is a separate file."""
-        return column_of(self.column or "")[0] if self._elsewhere else None
+        return column_of(self.column or "")[0] if self._is_in_other_file else None
 
     @property
     def of_table(self) -> tuple[str, ...]:
         """The column, if it belongs to the data themselves."""
-        return () if self.column is None or self._elsewhere else (self.column,)
+        return () if self.column is None or self._is_in_other_file else (self.column,)
 
     @property
-    def _elsewhere(self) -> bool:
+    def _is_in_other_file(self) -> bool:
         # Endings of files that hold a single array.
         return "::" in (self.column or "") or (self.column or "").endswith(
             (".npy", ".tif", ".tiff")
@@ -82,7 +82,7 @@ class RowFilter:
         InputError
             If an object has no such column.
         """
-        if self.column is None or self._elsewhere:
+        if self.column is None or self._is_in_other_file:
             return self.column
         if isinstance(X, (str, Path, ObjectPath)):
             return within(str(X), variable, self.column)
@@ -279,8 +279,8 @@ class FilteredSource(Source):
         if known is not None and self._n_read != len(known):
             name = getattr(self._labels, "name", self._labels)
             raise InputError(
-                f"{name} has {len(known):,} values for input.rows, and the data have "
-                f"{self._n_read:,} rows or more. Give one for each row."
+                f"{name} has {len(known):,} values for input.rows, but the data have at least "
+                f"{self._n_read:,} rows. Give one for each row."
             )
 
     def _keeps(self, start: int, stop: int) -> np.ndarray:
@@ -314,8 +314,8 @@ class _Turned(Source):
         self._stored = source.stored_dtype
         if source.categories:
             raise InputError(
-                f"{self.uri}: columns of categories are not numbered in a table on its side. Leave "
-                "them out by input.columns."
+                f"{self.uri}: categorical columns of a transposed table cannot be encoded. Leave "
+                "them out with input.columns."
             )
         names = list(chain.from_iterable(source.iter_index()))
         self.feature_names = names or None

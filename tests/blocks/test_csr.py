@@ -132,17 +132,21 @@ def _large() -> Any:
 def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path) -> None:
     X = _large()
     assert MaxVariance(3).fit(X).scores_[:6].tolist()[5] == 0
-    with pytest.raises(InputError, match=r"method 'udfs' has no form.* 3.73 GiB.*max_variance"):
+    with pytest.raises(
+        InputError, match=r"'udfs' does not support sparse.* 3.73 GiB.*max_variance"
+    ):
         bigfs.UDFS(3).fit(X)
-    with pytest.raises(InputError, match=r"representation 'raw' has no form.*to 'pca:50'"):
+    with pytest.raises(
+        InputError, match=r"representation 'raw' does not support sparse.*to 'pca:50'"
+    ):
         bigfs.MCFS(3, preprocess="none").fit(X)
     assert MaxVariance(3, preprocess="standardize").fit(X).scores_[:5] == pytest.approx(1)
-    with pytest.raises(InputError, match="this step has no form"):
+    with pytest.raises(InputError, match="this step does not support sparse"):
         bigfs.knn_graph(X, 5)
     sp.save_npz(tmp_path / "X.npz", X)
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "max_variance", "n_features_to_select": 3}
-    with pytest.raises(InputError, match="method 'udfs' has no form"):
+    with pytest.raises(InputError, match="method 'udfs' does not support sparse"):
         bigfs.run({**settings, "method": "udfs"})
     assert not (tmp_path / "run").exists()
     assert bigfs.run({**settings, "stability": {"n_pairs": 2}}).selected.tolist() == [0, 1, 2]

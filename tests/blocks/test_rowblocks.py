@@ -160,7 +160,7 @@ def test_a_store_that_is_changed_in_place_is_noticed_by_the_next_pass(
     blocks = _blocks(tmp_path / "X.zarr", tmp_path, rows=100, transform=transform)
     blocks.gram()
     zarr.open_group(tmp_path / "X.zarr", mode="r+")["X"][233, 4] = value
-    message = f"row 233, column 4 is {text}, and was not when the data were ingested"
+    message = f"row 233, column 4 is {text}, but was not when the data were ingested"
     for read in (blocks.gram, lambda: blocks.map_blocks(_identity)):
         with pytest.raises(CorruptStoreError, match=message):
             read()
@@ -229,7 +229,7 @@ def test_each_pass_reads_each_chunk_once(matrix: np.ndarray, tmp_path: Path) -> 
 
 def test_a_block_is_a_whole_number_of_chunks(matrix: np.ndarray, tmp_path: Path) -> None:
     path = _store(matrix, tmp_path / "X.zarr", 60)
-    with pytest.raises(InputError, match="whole number of chunks of 60 rows.*set it to 120"):
+    with pytest.raises(InputError, match="multiple of the 60 rows of a chunk.*set it to 120"):
         _blocks(path, tmp_path, rows=100)
 
 

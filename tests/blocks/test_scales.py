@@ -326,7 +326,7 @@ def test_what_was_done_about_units_is_logged_and_kept(
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.csv")}}
     settings |= {"method": "max_variance", "n_features_to_select": 3}
     result = bigfs.run(settings)
-    words = "nonflavanoid_phenols ranges over 0.53, proline over 1.4e+03. preprocess 'auto' and "
+    words = "nonflavanoid_phenols has a range of 0.53, proline of 1.4e+03. preprocess 'auto' and "
     assert words in caplog.text and "Scales differ" not in caplog.text
     assert words in result.summary() and words in inspect(tmp_path / "run")
     assert words in inspect(tmp_path / "X.csv")

@@ -197,7 +197,7 @@ def test_what_an_object_has_not_is_refused(tmp_path: Path) -> None:
     for X, name, words in (
         (COUNTS, "obsm/X_pca", "is 'obsm/X_pca', which is a part of an AnnData, but the data are"),
         (adata, "obsm/X_umap", "AnnData has no obsm/X_umap. It has X_pca, sparse"),
-        (adata, "obsp/dense", "obsp/dense is no sparse matrix by rows"),
+        (adata, "obsp/dense", "obsp/dense is not a sparse matrix by rows"),
         (adata, "obsm/sparse", "obsm/sparse is sparse"),
     ):
         with pytest.raises(InputError, match=words):
@@ -263,12 +263,12 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         file["obsp/wide"].attrs["shape"] = (N, N + 1)
     for name, words in {
         "else": "has no obsp/else. It has alone, columns",
-        "wide": r"obsp/wide is no graph: its shape \(60, 61\) is not square",
+        "wide": r"obsp/wide is not a graph: its shape \(60, 61\) is not square",
         "negative": r"obsp/negative: row \d+, column \d+ is -0.5",
         "nan": "is nan. Weights and distances must be finite",
         "alone": "Row 7 of the graph has degree 0: .*obsp/alone has no edge",
         "empty": "Row 0 of the graph has degree 0",
-        "dense": "obsp/dense is no sparse matrix by rows",
+        "dense": "obsp/dense is not a sparse matrix by rows",
         "columns": "Store it as csr_matrix",
     }.items():
         with pytest.raises(InputError, match=words):

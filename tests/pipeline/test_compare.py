@@ -382,7 +382,7 @@ def test_data_and_labels_in_memory_give_the_table_of_files(tmp_path: Path) -> No
         compare({**settings, "run": f"{tmp_path}/x"}, data=frame, labels="nothing")
     labels, X = pd.Series(y, index=[f"row {i}" for i in range(60)]), frame
     compare({**settings, "run": f"{tmp_path}/same"}, data=X.set_axis(labels.index), labels=labels)
-    with pytest.raises(InputError, match="of label 0 is row 0, where the data have row 59"):
+    with pytest.raises(InputError, match="of label 0 is row 0, but the data have row 59"):
         falling = X.set_axis(labels.index[::-1])
         compare({**settings, "run": f"{tmp_path}/x"}, data=falling, labels=labels)
     with pytest.raises(ConfigError, match="overrides can only be used with"):

@@ -202,7 +202,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     # What does not touch the result: where it runs, and what it is called.
     with dask.config.set(scheduler="synchronous"):
         assert _stages_redone(config, caplog) == {}
-    later = "what it reads changed"
+    later = "its input changed"
     config["spectral"] = {"tol": 1e-8}
     assert _stages_redone(config, caplog) == {
         "spectral": "tol is 1e-08, was 0.003",

@@ -259,7 +259,7 @@ def test_a_plan_says_which_columns_it_reads(categories: str, tmp_path: Path):
     source = {"uri": str(tmp_path / "X.csv"), "categories": categories}
     plan = plan_pipeline(_config(input=source, method="max_variance", n_features_to_select=2))
     assert plan.shape.n_features == {"one_hot": 4, "numbers": 3, "drop": 2}[categories]
-    sentence = "all rows of 'city' are read first, for their values"
+    sentence = "all rows of 'city' are read first to find their values"
     assert (sentence in plan.text()) == (categories != "drop")
     assert ("left out 'city'" in plan.text()) == (categories == "drop")
     assert plan.as_dict()["notes"] == list(plan.notes)
@@ -282,7 +282,7 @@ def test_rows_that_are_kept_of_sparse_data_are_planned_as_sparse(tmp_path: Path)
     for rows in (1000, 65_536):
         blocks = {"blocks": {"rows": rows}, "method": "max_variance"}
         assert plan_pipeline(_config(input=source, **blocks)).shape.block_rows == rows
-    with pytest.raises(InputError, match="blocks.rows must be a whole number of chunks"):
+    with pytest.raises(InputError, match="blocks.rows must be a multiple of the "):
         plan_pipeline(_config(input={"uri": str(tmp_path / "X.npz")}, blocks={"rows": 1000}))
 
 
@@ -471,7 +471,9 @@ def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
 
 def test_blocks_that_would_read_chunks_twice_are_refused_by_the_plan() -> None:
     config = _config(method="max_variance", blocks={"rows": 10_000})
-    with pytest.raises(InputError, match="chunks of 40000 rows.*Got 10000; set it to 40000"):
+    with pytest.raises(
+        InputError, match="multiple of the 40000 rows of a chunk.*Got 10000; set it to 40000"
+    ):
         plan_of(config, _header(60_000, 100), Place(GIB, 1))
     assert plan_of(config, _header(10_000, 100), Place(GIB, 1)).fits  # one block
 

@@ -218,7 +218,7 @@ def test_what_a_finished_run_proposes_and_refuses(
     with pytest.raises(InputError, match=r"^support \(export --m\): n_features_to_select .* Got 0"):
         result.export(tmp_path / "X.csv", n_features_to_select=0)
     monkeypatch.setattr("os.access", lambda place, mode: False)
-    with pytest.raises(InputError, match=r"may not write there. Give .* for the report \(-o\)"):
+    with pytest.raises(InputError, match=r"has no write permission. Give .* for the report \(-o\)"):
         write_report(run)
 
 

@@ -212,7 +212,7 @@ def test_no_method_makes_large_sparse_data_dense(
         "preprocess": "none",
     }
     if not METHODS_OF_TABLE[name].sparse:
-        with pytest.raises(InputError, match=f"method '{name}' has no form for sparse matrices"):
+        with pytest.raises(InputError, match=f"method '{name}' does not support sparse matrices"):
             bigfs.run(settings)
         assert not (tmp_path / "run").exists()
         return
@@ -293,7 +293,7 @@ def test_a_part_that_is_no_counts_beside_counts_is_told(
     settings = {"run": "r", "input": {"uri": "X.npz"}, "n_features_to_select": 3}
     assert (resolved(make_config(**settings), source).preprocess == "none") == (order == "ba")
     [line] = [record.getMessage() for record in caplog.records]
-    assert "a.npz holds counts, and" in line and "b.npz does not" in line
+    assert "a.npz holds counts, but" in line and "b.npz does not" in line
     sp.save_npz(tmp_path / "none.npz", sp.csr_array((5, cells.shape[1])))
     resolved(make_config(**settings), open_matrix([tmp_path / "a.npz", tmp_path / "none.npz"]))
     assert len(caplog.records) == 1

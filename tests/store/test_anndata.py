@@ -52,7 +52,7 @@ def test_layers_and_raw(kind: str, tmp_path: Path) -> None:
 def test_what_is_no_anndata_has_no_layers(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", COUNTS)
     for X in (tmp_path / "X.npy", COUNTS, "sklearn:iris", open_matrix(COUNTS)):
-        with pytest.raises(InputError, match="takes no layer: only .*h5ad"):
+        with pytest.raises(InputError, match="does not support layer; only .*h5ad"):
             open_matrix(X, layer="counts")
 
 
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
     "no X": (lambda f: f.__delitem__("X"), None, "has no X. It has layers columns, dense; name"),
     "a frame": (
         lambda f: f["X"].attrs.__setitem__("encoding-type", "dataframe"), None,
-        "stored as dataframe, which is not read",
+        "stored as dataframe, which is not supported",
     ),
     "no var": (lambda f: f.__delitem__("var"), None, "no frame 'var'"),
     "names": (_replace("var/_index", ["a"] * 3), None, "3,. names for 8 features"),
@@ -122,13 +122,13 @@ CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
     "shape": (lambda f: f["X"].attrs.__setitem__("shape", "wide"), None, "its shape is"),
     "sizes": (lambda f: f["X"].attrs.__setitem__("shape", [2**62, 9]), None, "implausible"),
     "texts": (_replace("X/data", ["a"]), None, "real numbers"),
-    "link outside": (_lead_outside, None, "X/data|data leads to another file"),
+    "link outside": (_lead_outside, None, "X/data|data links to another file"),
     "values outside": (_external, "dense", "keeps its values in other files"),
     "virtual": (_virtual, "dense", "keeps its values in other files"),
-    "packing": (_unpacked, "dense", "packed by .*cannot unpack"),
+    "packing": (_unpacked, "dense", "compressed by .*cannot decompress"),
     "row outside": (
         lambda f: f["layers/columns/indices"].__setitem__(0, N), "columns",
-        "indices lead outside of the matrix",
+        "indices are out of bounds",
     ),
 }  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_a_chunk_that_unpacks_to_more_than_a_chunk_is_refused(
     np.testing.assert_array_equal(rows_of(open_matrix(path, layer="dense")), COUNTS * 2)
     with h5py.File(path, "r+") as file:
         file["layers/dense"].id.write_direct_chunk((0, 0), zlib.compress(bytes(2**23)))
-    with pytest.raises(CorruptStoreError, match="holds more than a chunk can"):
+    with pytest.raises(CorruptStoreError, match="is larger than its shape allows"):
         open_matrix(path, layer="dense").read(0, 5)
 
 

@@ -396,7 +396,10 @@ def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path
     blocks = RowBlocks.from_any(COUNTS[kept])
     expected = scores.run(inputs_of(blocks, affinity=affinity(graph)), blocks.scratch)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
-    for name, message in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
+    for name, message in (
+        ("X_umap", "no obsm/X_umap. It has X_pca"),
+        ("frame", "is not supported"),
+    ):
         wrong = {**settings, "run": str(tmp_path / "other")}
         wrong["graph"] = {"representation": f"obsm/{name}"}
         with pytest.raises(InputError, match=message):

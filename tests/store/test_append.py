@@ -220,9 +220,9 @@ def test_what_does_not_go_with_the_store_is_refused(tmp_path: Path) -> None:
     bad = _rows(12)
     bad[11, 2] = np.nan
     cases = [
-        (_rows(12)[:, :3], "it has 3 features and the store 4"),
-        (_rows(12).astype(np.float64), "float64, and float32 in the store"),
-        (pd.DataFrame(_rows(12), columns=list("abdc")), "its feature 2 is 'd', and 'c'"),
+        (_rows(12)[:, :3], "it has 3 features, but the store has 4"),
+        (_rows(12).astype(np.float64), "float64, but float32 in the store"),
+        (pd.DataFrame(_rows(12), columns=list("abdc")), "its feature 2 is 'd', but 'c'"),
         (csr_array(_rows(12)), "sparse rows"),
         (store, "it is the store itself"),
         (bad, "11"),

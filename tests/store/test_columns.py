@@ -101,8 +101,8 @@ def test_all_columns_without_numbers_are_named_with_the_setting_that_cures(
     [
         ({"columns": ["g9"]}, "no column 'g9'. It has id, city"),
         ({"index": "cityy"}, "no column 'cityy'; did you mean 'city'"),
-        ({"columns": ["!*"]}, "no column is left"),
-        ({"columns": 3}, "columns must be names of columns, as texts. Got 3"),
+        ({"columns": ["!*"]}, "none is left as a feature"),
+        ({"columns": 3}, "columns must be column names, as texts. Got 3"),
     ],
 )
 def test_names_that_are_not_there(roles: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_table_has_columns_by_number_and_no_index(tmp_path: Path) -> 
     assert open_matrix(tmp_path / "X.npy", columns=["!0"]).feature_names == ["1"]
     with pytest.raises(InputError, match="has no column 'a'. It has 0, 1"):
         open_matrix(tmp_path / "X.npy", columns=["a"])
-    with pytest.raises(InputError, match="takes no index: only .csv"):
+    with pytest.raises(InputError, match="does not support index; only .csv"):
         open_matrix(tmp_path / "X.npy", index="a")
 
 
@@ -299,7 +299,7 @@ def test_the_call_that_drops_columns_is_one_that_the_frame_has(kind: str) -> Non
         X = pytest.importorskip("pyarrow", reason="pyarrow is not installed").table(table())
     with pytest.raises(InputError) as caught:
         open_matrix(X)
-    call = str(caught.value).partition("Leave them out by ")[2].partition(", or read")[0]
+    call = str(caught.value).partition("Leave them out with ")[2].partition(" or bigfs")[0]
     assert call == "X.drop(['id', 'city', 'day'])"
     assert open_matrix(X.drop(["id", "city", "day"])).n_features == 5
 
@@ -316,7 +316,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_row_and_column(tmp_path: Path) ->
     pf.write_feather(X, str(tmp_path / "X.feather"))
     for given in (X, tmp_path / "X.parquet", tmp_path / "X.feather"):
         for settings in ({"categories": "one_hot"}, {"index": "id"}):
-            with pytest.raises(InputError, match=r"row 1, column 'id'.*b'\\xfc' are no UTF-8"):
+            with pytest.raises(InputError, match=r"row 1, column 'id'.*b'\\xfc' are not UTF-8"):
                 list(open_matrix(given, **settings).iter_index())
         assert next(open_matrix(given, columns="a").iter_blocks(3)).ravel().tolist() == [1, 2, 3]
     with pytest.raises(InputError, match="row 1, column 'id'"):
@@ -379,7 +379,7 @@ def test_a_proposal_that_would_be_refused_is_not_proposed(tmp_path: Path) -> Non
     frame[["b"]].to_csv(tmp_path / "texts.csv", index=False)
     lines = describe(str(tmp_path / "texts.csv"))
     assert not any(line.startswith("It would take") for line in lines)
-    assert "it would say: " in lines[-1] and "no column is left as a feature" in lines[-1]
+    assert "it would say: " in lines[-1] and "none is left as a feature" in lines[-1]
 
 
 BANDS = [str(400 + 10 * i) for i in range(60)]
@@ -426,7 +426,7 @@ def test_numbers_with_other_names_than_the_features_are_said(
     bigfs.MaxVariance(2).fit(spectra)
     assert not caplog.messages
     spectra.insert(0, "moisture", 9 * rng.random(60))
-    note = "Features with names unlike the others, which may be none: moisture. To leave them out"
+    note = "differ from the others and which may not be features: moisture. To leave them out"
     bigfs.MaxVariance(2).fit(spectra)
     assert any(note in message for message in caplog.messages)
     spectra.to_csv(tmp_path / "X.csv", index=False)

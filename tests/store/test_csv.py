@@ -83,13 +83,15 @@ def test_a_first_line_of_numbers_that_may_be_names_is_refused(
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     first = text.splitlines()[0].strip('\ufeff"').replace('","', ",").replace("\t", ",")
-    shown = f"the first line ({first.replace(',', ', ')}) is strictly increasing, and those below"
+    shown = (
+        f"the first line ({first.replace(',', ', ')}) is strictly increasing, but the lines below"
+    )
     by_number = partial(open_matrix, columns=["400..3000"])
     for use in (open_matrix, by_number, lambda path: ingest(path, tmp_path / "out.zarr")):
         with pytest.raises(InputError) as refused:
             use(path)
         assert shown in str(refused.value)
-        assert "Set input.header (--header, header=): true takes it as names" in str(refused.value)
+        assert "Set input.header (--header, header=): true reads it as names" in str(refused.value)
         assert "false as a sample" in str(refused.value)
     assert not (tmp_path / "out.zarr").exists()
     n_lines = len(text.splitlines())
@@ -137,7 +139,9 @@ def test_columns_that_were_exported_by_rank_without_names_are_refused_until_said
     settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3}
     result = run({**settings, "input": {"uri": str(tmp_path / "X.npy")}})
     own = result.export(tmp_path / "own.csv", by_rank=True)
-    with pytest.raises(InputError, match=r"first line \(3, 1, 2\) has whole numbers, and those"):
+    with pytest.raises(
+        InputError, match=r"first line \(3, 1, 2\) has whole numbers, but the lines"
+    ):
         open_matrix(own)
     assert open_matrix(own, header=True).feature_names == ["3", "1", "2"]
     (tmp_path / "sample.csv").write_text("3,1,2\n0.5,1,2.5\n")
@@ -169,7 +173,8 @@ def test_what_header_does_not_allow(tmp_path: Path) -> None:
     for X in (tmp_path / "X.npy", "sklearn:iris", np.ones((3, 2)), open_matrix(tmp_path / "X.csv")):
         for header in (True, False):
             with pytest.raises(
-                InputError, match=r"takes no header: only \.csv.*input\.header, --header, header="
+                InputError,
+                match=r"not support header; only \.csv.*input\.header, --header, header=",
             ):
                 open_matrix(X, header=header)
             with pytest.raises(InputError, match="header"):
@@ -220,7 +225,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_line_and_column_unless_they_are_t
 ) -> None:
     path = tmp_path / "X.csv"
     path.write_bytes("id,a,b\nr,1,2\nü,3,4\nö,5,6\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"line 3, column 0 .*no UTF-8.*latin-1"):
+    with pytest.raises(InputError, match=r"line 3, column 0 .*not UTF-8.*latin-1"):
         open_matrix(path, index="id")
     source = open_matrix(path, index="id", csv={"encoding": "latin-1"})
     assert list(source.iter_index()) == [["r", "ü", "ö"]]
@@ -254,11 +259,11 @@ def test_a_column_that_goes_on_with_other_cells_is_named(
 @pytest.mark.parametrize(
     ("cell", "options", "reason"),
     [
-        ("NA  ", {}, "no missing value, by its blanks"),
-        ("   ", {}, "no missing value, by its blanks"),
-        ("nA", {}, "no missing value, by its blanks or its spelling"),
-        ("3.5", {"decimal": ",", "delimiter": ";"}, "no number in the digits 0 to 9 with ','"),
-        ("\u0663", {}, "no number in the digits 0 to 9 with '.'"),
+        ("NA  ", {}, "as a missing value because of its blanks"),
+        ("   ", {}, "as a missing value because of its blanks"),
+        ("nA", {}, "as a missing value because of its blanks or spelling"),
+        ("3.5", {"decimal": ",", "delimiter": ";"}, "digits 0 to 9 and the decimal separator ','"),
+        ("\u0663", {}, "digits 0 to 9 and the decimal separator '.'"),
     ],
 )
 def test_a_cell_that_is_nearly_a_number_is_named_with_its_line(
@@ -281,7 +286,9 @@ def test_a_column_that_begins_with_empty_cells_may_hold_numbers_but_no_text(tmp_
         (tmp_path / f"{last}.csv").write_text("\n".join(lines))
     *_, block = open_matrix(tmp_path / "7.csv").iter_blocks(1000)
     assert block[-1].tolist() == [1, 7]
-    with pytest.raises(InputError, match="'c' has no value .* text: 'b' in line 200002.* Parquet"):
+    with pytest.raises(
+        InputError, match="'c' has no value .* text later: 'b' in line 200002.* Parquet"
+    ):
         list(open_matrix(tmp_path / "b.csv", categories="numbers").iter_blocks(1000))
 
 
@@ -331,7 +338,7 @@ def test_a_table_of_numbers_and_classes_without_names_loses_no_row(tmp_path: Pat
     assert _rows(source) == [[5.1, 3.5], [4.9, 3.0], [6.2, 2.9]]
     assert load_labels(f"{tmp_path / 'iris.data'}::2").tolist() == [0, 0, 1]
     (tmp_path / "X.csv").write_text("s1,0.3,0.1\ns2,1,7\ns3,2,3\n")
-    with pytest.raises(InputError, match="holds texts and numbers, as those below it do"):
+    with pytest.raises(InputError, match="holds texts and numbers, like the lines below"):
         open_matrix(tmp_path / "X.csv", categories="drop")
 
 

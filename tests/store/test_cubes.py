@@ -295,7 +295,7 @@ def test_bands_are_taken_by_name_from_an_array_that_has_more_of_them(
     chosen = fitted.transform(array)
     assert [str(name) for name in chosen.coords["band"].values] == names
     np.testing.assert_array_equal(chosen.values, array.sel(band=chosen.coords["band"]).values)
-    with pytest.raises(InputError, match="no dimensions of .* with the names of the selected"):
+    with pytest.raises(InputError, match="no dimensions of .* has the names of the selected"):
         fitted.transform(array.isel(band=[0]))
     array.coords["band"].attrs["units"] = "nm"
     axes = bigfs.plot(bigfs.MaxVariance(2).fit(array), array).spectrum()
@@ -307,7 +307,7 @@ def test_the_last_dimension_holds_the_features_if_it_is_called_so(
 ) -> None:
     array = data_array()
     fitted = bigfs.MaxVariance(2).fit(array)
-    assert caplog.messages == ["X: the features are along 'band', the others are rows."]
+    assert caplog.messages == ["X: the features are along 'band'; the other dimensions are rows."]
     named = bigfs.MaxVariance(2).fit(bigfs.open_matrix(array, features="band"))
     np.testing.assert_array_equal(fitted.ranking_, named.ranking_)
     assert list(fitted.feature_names_in_) == NAMES
@@ -361,17 +361,19 @@ def test_dimensions_of_features_may_lie_apart(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     place = zarr_array(tmp_path)
-    with pytest.raises(InputError, match="its dimensions are band: 5, y: 7, x: 9. Name that of"):
+    with pytest.raises(
+        InputError, match="its dimensions are band: 5, y: 7, x: 9. Name the feature dim"
+    ):
         open_matrix(place)
     with pytest.raises(InputError, match="has no dimension 'bands': its dimensions are"):
         open_matrix(place, features="bands")
     (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
-    with pytest.raises(InputError, match="X.csv takes no features"):
+    with pytest.raises(InputError, match="X.csv does not support features"):
         open_matrix(tmp_path / "X.csv", features=1)
     uri = hdf5(tmp_path)
     with pytest.raises(InputError, match="has no array 'nosuch'. It has scans"):
         open_matrix(uri.replace("/scans/r", "nosuch"), features=2)
-    with pytest.raises(InputError, match="names an array, and variable another"):
+    with pytest.raises(InputError, match="names an array, but variable = 'b' names another"):
         open_matrix(uri, variable="b", features=2)
     with pytest.raises(ConfigError, match="names the array '/scans/r', and variable another"):
         config = {"uri": uri, "variable": "b"}

@@ -161,7 +161,7 @@ def test_what_is_no_category_is_named(tmp_path: Path) -> None:
             open_matrix(X, categories="numbers")
     with pytest.raises(InputError, match="categories must be one of error, .*Got 'onehot'"):
         open_matrix(frame, categories="onehot")
-    with pytest.raises(InputError, match="takes no categories"):
+    with pytest.raises(InputError, match="does not support categories"):
         open_matrix(np.ones((3, 2)), categories="drop")
 
 

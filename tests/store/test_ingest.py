@@ -202,7 +202,7 @@ def test_policies_for_missing_values(
         (np.full((5, 2), NAN), "drop_rows", "Got 0 after 5 rows with NaN were dropped"),
         (HOLES[:3], "drop_rows", "Got 1 after 2 rows with NaN were dropped"),
         (np.array([[1, NAN], [2, NAN]]), "mean", "column 1 has no values at all"),
-        (np.full((3, 1), 1.7e308), "mean", "column 0 has values too large to add up"),
+        (np.full((3, 1), 1.7e308), "mean", "column 0 has values whose sum overflows"),
         (HOLES, "median", "missing must be one of error, mean, zero, drop_rows. Got 'median'"),
     ],
 )
@@ -234,7 +234,7 @@ def test_what_bigfs_did_not_write_is_never_overwritten(tmp_path: Path) -> None:
     zarr.create_array(store=str(tmp_path / "other.zarr"), shape=(2, 2), dtype="f4")
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     for name in ("thesis", "notes", "other.zarr"):
-        with pytest.raises(InputError, match="not a store that bigfs wrote, and is not overwrit"):
+        with pytest.raises(InputError, match="not a store that bigfs wrote, so it is not overwrit"):
             ingest(np.zeros((3, 2)), tmp_path / name, overwrite=True)
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
 

@@ -115,8 +115,8 @@ def _save(path: Path, values: Any) -> None:
         ("headless.csv::a", "it has 0, 1"),
         ("g.zarr", "g.zarr has no column 'y'. It has nothing"),
         ("m.zarr", r"shape \(4, 3\)"),
-        ("folder", "no zarr array or group"),
-        ("sklearn:mnist", "is not a set that scikit-learn ships"),
+        ("folder", "not a zarr array or group"),
+        ("sklearn:mnist", "is not a dataset that ships with scikit-learn"),
     ],
 )
 def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str) -> None:
@@ -274,7 +274,7 @@ def test_labels_in_another_order_are_told_by_their_ids(ids: list[Any], tmp_path:
     settings["input"] = {"uri": str(tmp_path / "X.csv"), "index": "id"}
     result = bigfs.run(settings)
     assert result.evaluation is not None
-    message = f"'id' of label 0 is {ids[-1]}.*, where the data have {ids[0]}. Give the labels"
+    message = f"'id' of label 0 is {ids[-1]}.*, but the data have {ids[0]}. Give the labels"
     with pytest.raises(InputError, match=message):
         evaluate_result(tmp_path / "run", labels=f"{tmp_path}/turned.csv::kind")
     settings["run"] += "2"
@@ -317,7 +317,7 @@ def test_ids_of_any_file_tell_the_order_of_labels(kind: str, tmp_path: Path) -> 
     source = open_matrix(tmp_path / "X.csv", index="id")
     check_order(write(labels, "same"), source)
     check_order(write(labels[::-1].set_axis([f"t{i}" for i in ids]), "others"), source)
-    with pytest.raises(InputError, match="of label 0 is s59, where the data have s00"):
+    with pytest.raises(InputError, match="of label 0 is s59, but the data have s00"):
         check_order(write(labels[::-1], "turned"), source)
 
 
@@ -341,7 +341,7 @@ def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
         ("array", {}, {"labels": "kind"}, "X has no column 'kind'"),
         ("AnnData", {}, {"labels": "cell_type"}, "has no column 'cell_type'. It has kind, quality"),
         ("missing", {}, {"labels": "kind"}, "DataFrame::kind: the label of row 1 is missing"),
-        ("pandas", {}, {"labels": "y.csv::kind"}, "in another file are evaluate.labels."),
+        ("pandas", {}, {"labels": "y.csv::kind"}, "Set evaluate.labels for classes in another f"),
         ("stream", {}, {"labels": "kind"}, "X is a stream that can be read once"),
         ("pandas", {"labels": 5}, {}, "labels must be a non-empty text, or an array. Got 5"),
         ("pandas", {"labels": np.ones((60, 2))}, {}, "one number or text for each sample"),

@@ -84,7 +84,7 @@ def test_a_lease_that_changes_is_not_taken_whatever_time_it_names(
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        with pytest.raises(RunLockedError, match="a sign of life just now"), Lease(tmp_path):
+        with pytest.raises(RunLockedError, match="last heartbeat just now"), Lease(tmp_path):
             pass
     finally:
         over.set()
@@ -168,7 +168,7 @@ def test_a_fresh_lease_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
     _write(tmp_path, pid=_dead_pid())
     with (
-        pytest.raises(RunLockedError, match="on elsewhere, last sign of life 0 s"),
+        pytest.raises(RunLockedError, match="on elsewhere, last heartbeat 0 s"),
         Lease(tmp_path),
     ):
         pass

@@ -145,7 +145,7 @@ def test_a_folder_without_a_mark_is_no_run(
     before = all_files(folder)
     for option in ((), ("--fresh",)):
         code, output = call(capsys, "run", "base.yaml", *option)
-        assert code == 2 and "runs/a holds files and is not a bigfs run" in output
+        assert code == 2 and "runs/a holds files but is not a bigfs run" in output
         assert "--fresh" not in output
         assert all_files(folder) == before
 
@@ -383,7 +383,7 @@ def test_a_store_that_holds_more_than_an_ingest_wrote_is_not_overwritten(place: 
     (dest / "obs").mkdir(parents=True, exist_ok=True)
     (dest / "obs" / "types").write_text("years of work")
     before = files_below(dest)
-    with pytest.raises(InputError, match="X.zarr holds obs/types beside the matrix"):
+    with pytest.raises(InputError, match="X.zarr holds obs/types besides the matrix"):
         ingest(VALUES, dest, overwrite=True)
     assert files_below(dest) == before
 
@@ -392,7 +392,7 @@ def test_a_stage_of_a_run_and_a_link_are_not_overwritten(folder: Path) -> None:
     path = run(settings()).path
     before = all_files(folder)
     with pytest.raises(
-        InputError, match=r"data.zarr holds \.bigfs-stage, checksums.json beside the m"
+        InputError, match=r"data.zarr holds \.bigfs-stage, checksums.json besides the m"
     ):
         ingest("s.npy", path / "data.zarr", overwrite=True)
     assert all_files(folder) == before
@@ -485,7 +485,7 @@ def test_lists_put_into_a_store_are_not_replaced(folder: Path) -> None:
     ingest("s.npy", "X.zarr")
     for name, text in (("checksums.json", '["notes.txt"]'), ("notes.txt", "mine")):
         (folder / "X.zarr" / name).write_text(text)
-    with pytest.raises(InputError, match="beside the matrix"):
+    with pytest.raises(InputError, match="besides the matrix"):
         ingest("s.npy", "X.zarr", overwrite=True)
     assert (folder / "X.zarr" / "notes.txt").read_text() == "mine"
 

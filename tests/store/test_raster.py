@@ -111,9 +111,9 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tif").write_bytes(b"II*\0" + bytes(99))
     (tmp_path / "b.img").write_bytes(bytes(99))
     for name in ("a.tif", "b.img"):
-        with pytest.raises(InputError, match="no GeoTIFF or ENVI file, or is damaged"):
+        with pytest.raises(InputError, match="not a GeoTIFF or ENVI file, or is damaged"):
             open_matrix(tmp_path / name)
-    with pytest.raises(InputError, match=r"pixels of one \(.tif, .img\) only"):
+    with pytest.raises(InputError, match=r"written for the pixels of one \(.tif, .img\)"):
         np.save(tmp_path / "X.npy", np.ones((3, 4, 2)))
         source = open_matrix(tmp_path / "X.npy", features=2)
         bigfs.to_grid(source, np.arange(12), dest=tmp_path / "labels.tif")
@@ -206,10 +206,10 @@ def test_maps_of_labels_and_masks_have_the_shape_of_the_pixels(tmp_path: Path) -
         "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 1,
         "input": {"uri": str(tmp_path / "X.npy"), "features": 2}, "report": None,
     }  # fmt: skip
-    with pytest.raises(InputError, match=r"shape \(7, 9\), and the rows are pixels of .* 9 x .* 7"):
+    with pytest.raises(InputError, match=r"shape \(7, 9\), but the rows are pixels of .* 9 x .* 7"):
         bigfs.run({**settings, "evaluate": {"labels": turned}})
     assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match=r"shape \(7, 9\), and the rows are pixels"):
+    with pytest.raises(InputError, match=r"shape \(7, 9\), but the rows are pixels"):
         list(open_matrix(tmp_path / "X.npy", features=2, rows={"column": turned, "keep": 1})
              .iter_blocks(9))  # fmt: skip
     result = bigfs.run(

@@ -97,7 +97,7 @@ def test_a_manifest_of_another_run_is_refused(folder: Path) -> None:
     run(settings())
     shutil.copy("runs/b/manifest.json", "runs/a/manifest.json")
     before = all_files(folder)
-    with pytest.raises(InputError, match=r"manifest.json is of another run"):
+    with pytest.raises(InputError, match=r"manifest.json is from another run"):
         run(settings())
     assert all_files(folder) == before
     (folder / "runs" / "a" / "manifest.json").write_text('{"manifest_version": 3}')
@@ -308,7 +308,7 @@ def test_a_bucket_that_is_gone_after_any_request(
             return answer(request)
 
         monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.01")
-        monkeypatch.setattr(buckets, "HURRIED_SECONDS", 0.01)
+        monkeypatch.setattr(buckets, "BRIEF_RETRY_SECONDS", 0.01)
         monkeypatch.setattr(proxy, "_next", answer_or_not)
         try:
             _work(place)

@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "^s3://lab/X.zarr: the address must not hold",
     ),
     "unknown set": (lambda f: "sklearn:mnist", "sklearn:breast_cancer, sklearn:digits"),
-    "folder of something": (lambda f: f, "is a folder, but no zarr array or group"),
+    "folder of something": (lambda f: f, "is a folder, but not a zarr array or group"),
     "list": (lambda f: [[1, 2], [3, 4]], "must be a path, a list of paths, .* Got list"),
     "none": (lambda f: None, "Got NoneType"),
     "series": (lambda f: _frame(a=[1, 2])["a"], "Got Series"),
@@ -233,7 +233,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv nameless": (_text("X.csv", "a,,c\n0,2,3\n"), "column 1 has no name in the header"),
     "csv of bytes": (_text("X.csv", bytes(range(256))), "it holds zero bytes"),
     "csv of zeros": (_text("X.csv", b"\0" * 99), "zero bytes"),
-    "csv UTF-32": (_text("X.csv", "1,2\n3,4\n".encode("utf-32")), "no UTF-8.*utf-32"),
+    "csv UTF-32": (_text("X.csv", "1,2\n3,4\n".encode("utf-32")), "not UTF-8.*utf-32"),
     "csv of gzip": (
         _text("X.csv", b"\x1f\x8b\x08\n"),
         r"compressed by gzip. Add .gz to its name.$",
@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         _parquet(a=[1.0, 2], b=np.array([1, 2], "m8[s]")),
         r"'b' holds duration.* \(no setting encodes it: convert it to numbers\)",
     ),
-    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "no UTF-8.*utf-16"),
+    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "not UTF-8.*utf-16"),
     "csv.gz of text": (_text("X.csv.gz", "1,2\n"), "not a readable text table.*[Gg]zip"),
     "csv.gz cut off": (
         _cut(_text("X.csv.gz", gzip.compress(b"1.25,2.5\n3,4\n" * 9999)), 0.5),
@@ -257,8 +257,8 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "column 'a' holds timestamp",
     ),
     "parquet of one row": (_parquet(a=[1.0]), r"Got shape \(1, 1\)"),
-    "mat of text": (_text("X.mat", "hello" * 99), "is not a .mat file, or damaged"),
-    "mat empty": (_text("X.mat", b""), "is not a .mat file, or damaged"),
+    "mat of text": (_text("X.mat", "hello" * 99), "is not a .mat file, or is damaged"),
+    "mat empty": (_text("X.mat", b""), "is not a .mat file, or is damaged"),
     "mat 7.3": (
         _text("X.mat", HEADER + b"\0" * 999),
         "cannot be opened as an HDF5 file.*Write it again",
@@ -266,7 +266,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "mat without a matrix": (_mat(y=[1.0, 2]), r"no matrix of numbers \(it has y\)"),
     "mat with two": (_mat(a=X, b=X), "2 matrices"),
     "mat of a struct": (_mat(X={"a": X}), "'X' is a struct, not a matrix"),
-    "mat complex": (_mat(X=X + 1j), "Got complex ones"),
+    "mat complex": (_mat(X=X + 1j), "Got complex numbers"),
     "mat cut off": (_cut(_mat(X=np.random.default_rng(0).normal(size=(9, 9))), 0.5), "damaged"),
     "zarr of one dimension": (_zarr(X[0]), r"Got shape \(3,\)"),
     "zarr of dates": (_zarr(X.astype("datetime64[s]")), "Got datetime64"),
@@ -299,7 +299,7 @@ def test_a_group_of_hdf5_and_integers_that_arrow_does_not_have(tmp_path: Path) -
     h5py, polars = pytest.importorskip("h5py"), pytest.importorskip("polars", "1.20")
     with h5py.File(tmp_path / "X.h5", "w") as file:
         for group in (file, file.create_group("a")):
-            with pytest.raises(InputError, match="of an HDF5 file, which is no array. Give the pa"):
+            with pytest.raises(InputError, match="of an HDF5 file, which is not an array. Give"):
                 open_matrix(group)
     X = polars.DataFrame({"a": [1.0, 2.0], "b": polars.Series([1, 2], dtype=polars.Int128)})
     for frame in (X, X.lazy()):

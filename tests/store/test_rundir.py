@@ -31,7 +31,7 @@ def test_a_finished_stage_is_found_by_its_key(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run").open() as second:
         assert second.finished("graph", "key")["seconds"] == 1.0
         assert second.finished("graph", "other") is None
-        assert second.why_stale("graph", "other", 1, {}) == "its algorithm is another version"
+        assert second.why_stale("graph", "other", 1, {}) == "the version of its algorithm changed"
         assert second.why_stale("spectral", "key", 1, {}) == "not yet run"
         values = ArrayRef.at(second.stage_path("graph") / "values").load()
         np.testing.assert_array_equal(values, [0, 1, 2])
@@ -107,7 +107,7 @@ def test_fresh_takes_nothing_over_and_keeps_stages_until_they_are_replaced(tmp_p
         RunDirectory(tmp_path / "run").open(fresh=True) as directory,
     ):
         assert directory.finished("graph", "key") is None
-        assert directory.why_stale("graph", "key", 1, {}) == "done anew, by --fresh"
+        assert directory.why_stale("graph", "key", 1, {}) == "recomputed because of --fresh"
         raise RuntimeError("stop")
     # What was forgotten stays forgotten when the run goes on, and is there until it is replaced.
     with RunDirectory(tmp_path / "run").open() as directory:
@@ -122,7 +122,7 @@ def test_fresh_takes_nothing_over_and_keeps_stages_until_they_are_replaced(tmp_p
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with (
-        pytest.raises(InputError, match=r"not a bigfs run.*Nothing in it was touched"),
+        pytest.raises(InputError, match=r"not a bigfs run.*Nothing in it was changed"),
         RunDirectory(tmp_path).open(fresh=True),
     ):
         pass
@@ -266,7 +266,8 @@ def test_starts_that_keep_nothing_end_with_the_reason(
     assert not path.exists()
     monkeypatch.setattr(records, "LONG_SECONDS", 0.0)
     assert start() == start("graph") == start(checkpoint="one") == start(checkpoint="two!") == ""
-    assert start().startswith(f"{path}: this start was interrupted after 0 minutes, the one before")
+    reason = f"{path}: this start was interrupted after 0 minutes, like the one before"
+    assert start().startswith(reason)
     assert "the stage after graph takes longer than a start may" in start()
     assert start("spectral") == ""
     with RunDirectory(path).open() as directory:

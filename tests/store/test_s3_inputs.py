@@ -144,7 +144,7 @@ def test_inputs_that_are_not_there_or_are_damaged(tmp_path: Path, lab: ObjectPat
     with pytest.raises(InputError, match="not a .npz file"):
         open_matrix(str(lab / "text.npz"))
     (lab / "odd" / "file").write_text("x")
-    with pytest.raises(InputError, match="no zarr array or group"):
+    with pytest.raises(InputError, match="not a zarr array or group"):
         open_matrix(str(lab / "odd"))
 
 

@@ -311,9 +311,9 @@ def test_storage_that_is_gone_says_so(proxy: Proxy, lab: ObjectPath) -> None:
     ("answer", "expected"),
     [
         ("403 InvalidAccessKeyId", "403 Forbidden, InvalidAccessKeyId: .*check AWS_ACCESS_KEY_ID"),
-        ("403 SignatureDoesNotMatch", "403 .*: the secret is not that of the key"),
+        ("403 SignatureDoesNotMatch", "403 .*: the secret does not belong to the key"),
         ("403 RequestTimeTooSkewed", "RequestTimeTooSkewed: the clock of this machine is wrong"),
-        ("400 ExpiredToken", "ExpiredToken: the session token has expired: get another"),
+        ("400 ExpiredToken", "ExpiredToken: the session token has expired: get a new"),
         ("400 AuthorizationHeaderMalformed", "another region: set AWS_REGION"),
         ("403", "access is denied: check AWS_ACCESS_KEY_ID .* and the clock"),
         ("410 NotHeardOf", "answers 410 Gone, NotHeardOf. .*when the storage answers"),
@@ -348,7 +348,7 @@ def test_a_private_authority_is_trusted_once_it_is_named(
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
     with Proxy(s3_endpoint, context=context) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        with pytest.raises(StorageError, match="is not trusted: name the file .*AWS_CA_BUNDLE"):
+        with pytest.raises(StorageError, match="is not trusted: set AWS_CA_BUNDLE"):
             (lab / "a").read_text()
         for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE"):
             with monkeypatch.context() as patch:

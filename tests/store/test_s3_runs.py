@@ -164,7 +164,7 @@ def test_a_bucket_without_conditional_writes_is_refused(
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
     proxy.store = store
     with (
-        pytest.raises(InputError, match="does not keep to the conditions.* on a disk") as caught,
+        pytest.raises(InputError, match="not support conditional writes.* on a disk") as caught,
         RunDirectory(lab).open(),
     ):
         raise AssertionError

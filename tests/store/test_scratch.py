@@ -96,11 +96,11 @@ def test_what_is_too_large_for_a_pickle_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("bigfs.store.scratch.CARRIED_BYTES", 1000)
     graph = knn_graph(np.random.default_rng(0).normal(size=(200, 2)), 5)
     for copied in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(InputError, match="carries up to 1000 B: use bigfs.run, whose run"):
+        with pytest.raises(InputError, match="at most 1000 B. Use bigfs.run, whose run"):
             copied(graph)
         with pytest.raises(InputError, match="'indices"):
             copied(graph.indices)
-    with pytest.raises(InputError, match="a temporary folder that ends with it"):
+    with pytest.raises(InputError, match="a temporary folder that is removed with it"):
         pickle.dumps(graph.scratch)
 
 

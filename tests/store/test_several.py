@@ -243,14 +243,14 @@ def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="b.csv has other features than .*a.csv: it has no g9 and"):
         open_matrix([tmp_path / "a.csv", tmp_path / "b.csv"])
     np.save(tmp_path / "X.npy", np.ones((4, 3)))
-    with pytest.raises(InputError, match="X.npy has no names of features and .*b.csv has"):
+    with pytest.raises(InputError, match="X.npy has no feature names, but .*b.csv has"):
         open_matrix([tmp_path / "b.csv", tmp_path / "X.npy"])
     with pytest.raises(InputError, match=r"\*.h5ad matches no file. Check the pattern"):
         open_matrix(str(tmp_path / "*.h5ad"))
     with pytest.raises(InputError, match=r"gone.csv does not exist"):
         open_matrix([tmp_path / "b.csv", tmp_path / "gone.csv"])
     (tmp_path / "table" / "b.csv").write_bytes((tmp_path / "b.csv").read_bytes())
-    with pytest.raises(InputError, match=r"several kinds \(.csv, .parquet\). Name those of one"):
+    with pytest.raises(InputError, match=r"several kinds \(.csv, .parquet\). Select one kind"):
         open_matrix(uri)
     for bad in ([], [3], ["a.csv", ""]):
         with pytest.raises(ConfigError, match="input.uri"):

@@ -82,7 +82,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "hexadecimal": ("matrix.mtx", "1 1 0x10\n", "a line is not a row"),
     "outside": ("matrix.mtx", "10 1 5\n", "out of bounds"),
     "a zero": ("matrix.mtx", "0 1 5\n", "out of bounds"),
-    "one more": ("matrix.mtx", "1 1 5\n", "entries and has others"),
+    "one more": ("matrix.mtx", "1 1 5\n", "entries, but it has a different number"),
     "more names": ("features.tsv", "a\tb\n", "10 lines for 9 features"),
 }
 
@@ -150,8 +150,8 @@ def test_a_count_that_was_interrupted_is_begun_again(
     "first, expected",
     [
         ("%%MatrixMarket matrix array real general", "2 whole numbers"),
-        ("%%MatrixMarket matrix coordinate real hermitian", "real hermitian is not read"),
-        ("hello", "no Matrix Market file"),
+        ("%%MatrixMarket matrix coordinate real hermitian", "real hermitian is not supported"),
+        ("hello", "not a Matrix Market file"),
         ("%%MatrixMarket matrix coordinate integer general\n9 40", "3 whole numbers"),
         (
             "%%MatrixMarket matrix coordinate integer general\n9 99999999999999999 5",
@@ -178,14 +178,14 @@ def test_files_that_are_cut_off_or_missing(tmp_path: Path) -> None:
         open_matrix(path)
     shutil.rmtree(path)
     os.mkdir(path)
-    with pytest.raises(InputError, match="no zarr array or group"):
+    with pytest.raises(InputError, match="not a zarr array or group"):
         open_matrix(path)
     h5 = _h5(tmp_path / "X.h5")
     import h5py
 
     with h5py.File(h5, "r+") as file:
         del file["matrix/features"]
-    with pytest.raises(InputError, match="matrix has no names of features"):
+    with pytest.raises(InputError, match="matrix has no feature names"):
         open_matrix(h5)
 
 

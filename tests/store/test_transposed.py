@@ -109,7 +109,7 @@ def test_ingest_and_parts(tmp_path: Path) -> None:
 
 def test_columns_of_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("gene,c1,c2\na,x,1\nb,y,2\n")
-    with pytest.raises(InputError, match="not numbered in a table on its side"):
+    with pytest.raises(InputError, match="of a transposed table cannot be encoded"):
         open_matrix(tmp_path / "X.csv", transpose=True, index="gene", categories="numbers")
 
 

@@ -121,7 +121,7 @@ def test_rows_that_were_added_later_do_not_count(
     assert verify(store).missing == ["X/c/9/0"]
     array[90:] = np.vstack([X[90:], np.ones((12, 6))])
     assert _open(store).n_samples == 100
-    assert "of its 112 rows 100 count" in caplog.text
+    assert "of its 112 rows, only the first 100 are used" in caplog.text
 
 
 def test_what_is_no_store_has_no_checksums(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def format_of(path: Location) -> Format:
     lower = path.name.lower()
     for endings, cure in REFUSED.items():
         if lower.endswith(endings):
-            raise InputError(f"{path}: this kind of file is not read. Convert it: {cure}.")
+            raise InputError(f"{path}: this kind of file is not supported. Convert it: {cure}.")
     known = None if lower.endswith(".zarr") else format_named(path.name)
     if known not in (None, HDF5):  # NetCDF 3 may have an extension of HDF5
         return known
@@ -155,7 +155,7 @@ def format_of(path: Location) -> Format:
         return known
     others = (entry for entry in FORMATS if entry is not ZARR)
     raise InputError(
-        f"{path}: neither the name nor the first bytes show the kind of file. Known endings: "
+        f"{path}: neither its name nor its first bytes show the kind of file. Known endings: "
         f"{shown(others)}; and zarr folders."
     )
 

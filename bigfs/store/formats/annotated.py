@@ -101,7 +101,7 @@ class AnnotatedTree:
             array = part if self.is_zarr else H5Rows(part, f"{self.uri}::{name}")
             size = math.prod(array.shape)
             if size > _MOST_ROWS or size * array.dtype.itemsize > _MOST_BYTES:
-                raise InputError(f"{self.uri}: {name} has the shape {array.shape}.")
+                raise InputError(f"{self.uri}: {name} of shape {array.shape} is too large.")
             if self.is_zarr:
                 expect(array)
             elif array.chunks is not None:
@@ -115,7 +115,9 @@ class AnnotatedTree:
         """Return an open data frame: a group, or before version 0.7 an array of records."""
         node = self.find(name)
         if not hasattr(node, "attrs") or hasattr(node, "shape") and not node.dtype.names:
-            raise InputError(f"{self.uri} is no AnnData: it has no frame {name!r}. Write it again.")
+            raise InputError(
+                f"{self.uri} is not an AnnData: it has no frame {name!r}. Write it again."
+            )
         return node
 
     def index(self, frame: str, n_rows: int) -> parts.StoredTexts:
@@ -206,7 +208,7 @@ def member_on_disk(path: Location, name: str) -> Any:
     group, _, _ = name.partition("/")
     if format_of(path) not in (HDF5, ZARR):
         raise InputError(
-            f"{path} is no AnnData, which alone has {name}: leave graph.representation out."
+            f"{path} is not an AnnData; only an AnnData has {name}. Remove graph.representation."
         )
     with on_disk(path) as tree:
         node = tree.find(name)
@@ -248,12 +250,12 @@ def _checked(source: Any, group: str) -> Any:
     """
     uri = source.uri
     if group == "obsm" and (source.sparse or not isinstance(source, RandomAccessSource)):
-        raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
+        raise InputError(f"{uri} is sparse; rows can only be compared by dense arrays.")
     if group == "obsp" and not isinstance(source, (parts.CSRParts, CSRSource)):
-        raise InputError(f"{uri} is no sparse matrix by rows. Store it as csr_matrix.")
+        raise InputError(f"{uri} is not a sparse matrix by rows. Store it as csr_matrix.")
     if group == "obsp" and source.n_samples != source.n_features:
         shape = (source.n_samples, source.n_features)
-        raise InputError(f"{uri} is no graph: its shape {shape} is not square.")
+        raise InputError(f"{uri} is not a graph: its shape {shape} is not square.")
     return source
 
 
@@ -312,8 +314,8 @@ def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) ->
         tree = _modality(tree, variable)
     elif variable is not None and variable.startswith(("obsm/", "obsp/")):
         raise InputError(
-            f"{tree.uri}: features are those of X, or of a layer (input.layer). Rows are compared "
-            f"by {variable} with graph.representation={variable}."
+            f"{tree.uri}: features are read from X or a layer (input.layer). To compare rows by "
+            f"{variable}, set graph.representation={variable}."
         )
     else:
         check_no_variable(tree.uri, variable)
@@ -339,7 +341,7 @@ def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, ur
         raise InputError(f"{uri} has no X. {has}; name one with input.layer (--layer, layer=).")
     if layer == "raw" and has_raw:
         if "raw" in layers:
-            raise InputError(f"{uri} has a layer 'raw' beside its raw. Rename the layer.")
+            raise InputError(f"{uri} has both raw and a layer named 'raw'. Rename the layer.")
         return "raw"
     if layer in layers:
         return f"layers/{layer}"
@@ -376,7 +378,7 @@ def open_element(node: Any, place: Place, uri: str) -> Source:
             return zarr_array.open_array(node, uri)
         return parts.open_dense(place, uri)
     raise InputError(
-        f"{uri} is stored as {kind or 'a group of an unknown kind'}, which is not read: only "
+        f"{uri} is stored as {kind or 'a group of an unknown kind'}, which is not supported: only "
         "dense arrays, csr_matrix and csc_matrix are."
     )
 
@@ -389,7 +391,7 @@ def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
 def with_names(source: Source, names: list[str]) -> Source:
     """Return the source with its feature names set."""
     repeated = len(set(names)) < len(names)
-    cure = "Make them so: adata.var_names_make_unique()." if repeated else ""
+    cure = "Make them unique: adata.var_names_make_unique()." if repeated else ""
     try:
         check_names(names, source.n_features, source.uri)
     except InputError as error:
@@ -407,8 +409,8 @@ def open_object(adata: Any, options: Options) -> Source:
         return _matrix(adata, "X")
     if not hasattr(adata, "layers"):
         raise InputTypeError(
-            f"X is an {type(adata).__name__} of anndata, which is not read. Pass the AnnData (and "
-            "layer='raw' for its raw), or a matrix of it."
+            f"X is an anndata {type(adata).__name__}, which is not supported. Pass the AnnData "
+            "(and layer='raw' for its raw), or a matrix of it."
         )
     uri = "AnnData"
     # anndata 0.13 lists X among the layers, as None.

@@ -101,7 +101,7 @@ class TextTable(Table):
         if UNNAMED in names and not self._first[0].strip():
             raise InputError(
                 f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
-                f"that pandas writes, take it as ids: --set 'input.index=\"{UNNAMED}\"' (--index, "
+                f"that pandas writes, use it as ids: --set 'input.index=\"{UNNAMED}\"' (--index, "
                 "index=), or use to_csv(..., index=False)."
             )
         if self._mixed & set(names):  # raises: the first piece has texts among numbers
@@ -117,7 +117,7 @@ class TextTable(Table):
             raise InputError(
                 f"{self.uri}: the first line ({', '.join(cells)}) {self._why}: it may hold names, "
                 "such as wavelengths or years, or be a sample. Set input.header (--header, "
-                "header=): true takes it as names, false as a sample."
+                "header=): true reads it as names, false as a sample."
             )
 
     def held_bytes(self, columns: Any) -> int:
@@ -288,7 +288,7 @@ class TextTable(Table):
     def _ragged(self, row: Any, line: int) -> InputError:
         return InputError(
             f"{self.uri}: line {line + (row.number or 1) - 1} has {row.actual_columns} cells, "
-            f"where the first line has {self._width} columns. Every line needs the same number."
+            f"but the first line has {self._width} columns. Every line needs the same number."
         )
 
     def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
@@ -309,9 +309,9 @@ class TextTable(Table):
         late = [name for name in unusable if kinds[name] == "null"]
         if late and self.roles.encoding.categories != "error":
             raise InputError(
-                f"{self.uri}: column {late[0]!r} has no value in the first MB, which tells its "
-                f"type, but later text: {unusable[late[0]]}. Leave it out (input.columns: "
-                f'["!{late[0]}"]), or write the table as Parquet, which says what columns hold.'
+                f"{self.uri}: column {late[0]!r} has no value in the first MB, which determines "
+                f"its type, but text later: {unusable[late[0]]}. Leave it out (input.columns: "
+                f'["!{late[0]}"]), or write the table as Parquet, which stores column types.'
             )
         refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
@@ -320,7 +320,7 @@ class TextTable(Table):
         i, name, text = first
         raise InputError(
             f"{self._cell(line + i, name, text)}, which is not a number. Cells are separated by "
-            f"{self._dialect.delimiter!r}; encode or drop columns of text. Lines count from 1, "
+            f"{self._dialect.delimiter!r}; encode or drop text columns. Lines count from 1, "
             "columns from 0."
         )
 
@@ -350,13 +350,13 @@ class TextTable(Table):
                         "(input.columns), or correct it."
                     )
                 why = (
-                    f"is no number in the digits 0 to 9 with {self._dialect.decimal!r} before "
-                    "decimals. Correct it, or set input.csv.decimal"
+                    "is not a number with the digits 0 to 9 and the decimal separator "
+                    f"{self._dialect.decimal!r}. Correct it, or set input.csv.decimal"
                 )
                 if as_number(text) != as_number(text):  # NaN
                     why = (
-                        "stands for no missing value, by its blanks or its spelling. Correct it, "
-                        "or name it as it is in input.csv.na_values"
+                        "is not recognized as a missing value because of its blanks or spelling. "
+                        "Correct it, or list it exactly as written in input.csv.na_values"
                     )
                 return InputError(f"{self._cell(line + i, name, text)}, which {why}.")
         raise AssertionError("all cells are of the types of their columns")
@@ -435,12 +435,13 @@ class TextTable(Table):
         increase = _is_axis(numbers)
         all_increase = all(_is_axis([self._number(c) for c in row]) for row in below)
         if not texts:
-            there = [number for number in numbers if number is not None and number == number]
-            falls = there[:1] > there[-1:]
-            self._why = f"is strictly {'de' if falls else 'in'}creasing, and those below it are not"
+            present = [number for number in numbers if number is not None and number == number]
+            change = "decreasing" if present[:1] > present[-1:] else "increasing"
+            self._why = f"is strictly {change}, but the lines below it are not"
             is_unclear = increase and not all_increase
-            if not is_unclear and self._are_places(first, columns):
-                is_unclear, self._why = True, "has whole numbers, and those below it fractions"
+            if not is_unclear and self._are_positions(first, columns):
+                is_unclear = True
+                self._why = "has whole numbers, but the lines below it have fractions"
             self._note = "unclear" if is_unclear else "sample"
             return False
         if all(first[j] in columns[j] for j in texts):  # values that occur again below
@@ -449,12 +450,12 @@ class TextTable(Table):
         of_texts = [cell for j in texts for cell in columns[j] if cell.strip()]
         if any(self._number(cell) is not None for cell in of_texts):
             return True
-        beside = [j for j, number in enumerate(numbers) if number is not None and number == number]
-        if beside and not (increase and not all_increase):
-            self._note, self._why = "unclear", "holds texts and numbers, as those below it do"
+        has_numbers = any(number is not None and number == number for number in numbers)
+        if has_numbers and not (increase and not all_increase):
+            self._note, self._why = "unclear", "holds texts and numbers, like the lines below it"
         return True
 
-    def _are_places(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
+    def _are_positions(self, first: list[str], columns: list[tuple[str, ...]]) -> bool:
         """Return True if the first line may number the columns, as an export by rank does."""
         below = [cell.strip() for column in columns for cell in column if cell.strip()]
         are_whole = all(cell.strip().isdecimal() for cell in first)
@@ -575,9 +576,9 @@ class TextTable(Table):
             column = piece.count(self._delimiter.encode(), begin, error.start)
             line += piece.count(b"\n", 0, begin)
             raise InputError(
-                f"{self.uri}: line {line}, column {column} is not a "
-                f"readable text: its bytes {piece[error.start : error.end]!r} are no UTF-8. Say "
-                f"how it is encoded: --set input.csv.encoding={encoding_of(piece)} (--csv, csv=). "
+                f"{self.uri}: line {line}, column {column} is not readable text: its bytes "
+                f"{piece[error.start : error.end]!r} are not UTF-8. Set the "
+                f"encoding: --set input.csv.encoding={encoding_of(piece)} (--csv, csv=). "
                 "Lines count from 1, columns from 0."
             ) from None
 
@@ -628,10 +629,10 @@ def _is_axis(row: list[float | None]) -> bool:
 
     Texts and missing values are ignored.
     """
-    there = [number for number in row if number is not None and number == number]
-    if len(there) > 2 and there[0] > there[1]:
-        there = there[::-1]
-    return len(there) > 1 and all(a < b for a, b in pairwise(there))
+    present = [number for number in row if number is not None and number == number]
+    if len(present) > 2 and present[0] > present[1]:
+        present = present[::-1]
+    return len(present) > 1 and all(a < b for a, b in pairwise(present))
 
 
 open_table = TextTable

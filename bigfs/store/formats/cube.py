@@ -320,7 +320,9 @@ def axes_of(
     if features is None and len(shape) == 2:
         return (1,)
     if features is None and len(dims) > 2 and dims[-1].lower() in _CALLED:
-        logger.warning("%s: the features are along %r, the others are rows.", uri, dims[-1])
+        logger.warning(
+            "%s: the features are along %r; the other dimensions are rows.", uri, dims[-1]
+        )
         return (len(dims) - 1,)
     wanted = features if isinstance(features, (list, tuple)) else [features]
     axes: set[int] = set()
@@ -334,8 +336,8 @@ def axes_of(
             likely = next((dim for dim in dims if dim.lower() in _CALLED), dims[-1])
             problem = "is not a matrix" if feature is None else f"has no dimension {feature!r}"
             raise InputError(
-                f"{uri} {problem}: its dimensions are {sizes}. Name that of the features, in "
-                f"Python by fit(bigfs.open_matrix(X, features={likely!r})), in a pipeline by "
+                f"{uri} {problem}: its dimensions are {sizes}. Name the feature dimension, in "
+                f"Python with fit(bigfs.open_matrix(X, features={likely!r})), in a pipeline with "
                 "input.features; the others become rows."
             )
     return tuple(sorted(axes))

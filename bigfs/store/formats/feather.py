@@ -42,7 +42,7 @@ class FeatherTable(Table):
         import pyarrow as pa
 
         faults = (pa.ArrowException, OSError, UnicodeError, MemoryError)
-        with refusing(f"{self.uri} is no Arrow file, or damaged", *faults):
+        with refusing(f"{self.uri} is not an Arrow file, or is damaged", *faults):
             with self._path.open("rb") as file:
                 open_ipc = pa.ipc.open_file if self._is_file else pa.ipc.open_stream
                 if columns is None:

@@ -41,7 +41,7 @@ class _Kind:
     """Format in HDF5: the test that recognizes it, and its reader or a remedy."""
 
     what: str
-    is_it: Callable[[Any], bool]
+    matches: Callable[[Any], bool]
     module: str = ""
     takes: tuple[str, ...] = ()
     cure: str = ""
@@ -131,7 +131,7 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
 
         reader = mat.open_file if mat.is_hdf5(path) else open_array
     elif not kind.module:
-        raise InputError(f"{path} is {kind.what}, which is not read. {kind.cure}")
+        raise InputError(f"{path} is {kind.what}, which is not supported. {kind.cure}")
     else:
         _check(path, kind.what, kind.takes, settings)
         reader = kind.reader.open_file
@@ -144,7 +144,7 @@ def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str
     for name, value in settings.items():
         if name not in takes:
             raise InputError(
-                f"{path} holds {what}, which has no {name}. Got {value!r}; leave it out "
+                f"{path} holds {what}, which has no {name}. Got {value!r}; remove it "
                 f"(input.{name})."
             )
 
@@ -210,7 +210,7 @@ def write(file: IO[bytes], selected: Any) -> None:
 
 
 def _kind_of(file: Any) -> _Kind | None:
-    return next((kind for kind in _KINDS if kind.is_it(file)), None)
+    return next((kind for kind in _KINDS if kind.matches(file)), None)
 
 
 def _arrays(file: Any) -> dict[str, Any]:
@@ -270,7 +270,9 @@ class H5Rows:
         self.shape, self.dtype, self.chunks = dataset.shape, dataset.dtype, dataset.chunks
         self.attrs = dataset.attrs
         if dataset.external or dataset.is_virtual:
-            raise InputError(f"{uri} keeps its values in other files, which is not read. Copy it.")
+            raise InputError(
+                f"{uri} keeps its values in other files, which is not supported. Copy them into it."
+            )
         plist = dataset.id.get_create_plist()
         filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
         _check_filters(filters, uri)
@@ -278,7 +280,7 @@ class H5Rows:
         self.nbytes, stored = dataset.size * self.dtype.itemsize, dataset.id.get_storage_size()
         if self.nbytes > UNCOUNTED_BYTES and self.nbytes > MOST_ANNOUNCED * stored:
             raise CorruptStoreError(
-                f"{uri} announces {format_bytes(self.nbytes)} and stores {format_bytes(stored)}. "
+                f"{uri} announces {format_bytes(self.nbytes)} but stores {format_bytes(stored)}. "
                 "It is damaged, or was never filled. Write the file again."
             )
 
@@ -333,8 +335,8 @@ class H5Rows:
                 large = counts_beyond(memoryview(content), zlib.decompressobj(), most + MIB)
             if large:
                 raise CorruptStoreError(
-                    f"{self._uri}: the chunk at {offset} holds more than a chunk can. Write the "
-                    "file again."
+                    f"{self._uri}: the chunk at {offset} is larger than its shape allows. Write "
+                    "the file again."
                 )
 
 
@@ -367,8 +369,8 @@ def _check_filters(filters: list[Any], uri: str) -> None:
                 import_module("hdf5plugin")  # registers its filters
         if not h5py.h5z.filter_avail(code):
             raise InputError(
-                f"{uri} is packed by {name.decode(errors='replace') or code}, which this HDF5 "
-                "cannot unpack. Install hdf5plugin, or write it again with gzip."
+                f"{uri} is compressed by {name.decode(errors='replace') or code}, which this HDF5 "
+                "cannot decompress. Install hdf5plugin, or write it again with gzip."
             )
 
 
@@ -411,7 +413,7 @@ def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
                 group = group.get(part)
                 continue
         if isinstance(link, h5py.ExternalLink):
-            raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
+            raise _outside(uri, name)
         if link is None or links > _MOST_LINKS:
             return None
         # A soft link may lead to a link to another file.
@@ -429,7 +431,13 @@ def refuse_links(file: Any, uri: str) -> None:
 
     name = file.visititems_links(is_outside)
     if name is not None:
-        raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
+        raise _outside(uri, name)
+
+
+def _outside(uri: str, name: str) -> InputError:
+    return InputError(
+        f"{uri}: {name} links to another file, which is not supported. Copy it into this file."
+    )
 
 
 def member(group: Any, name: str, uri: str) -> Any:

@@ -69,11 +69,11 @@ class _Text:
             words, line = _header(file)
         known = len(words) == 5 and words[:2] == ["%%matrixmarket", "matrix"]
         if not known or words[2] not in ("coordinate", "array"):
-            raise _damaged(path, "it is no Matrix Market file")
+            raise _damaged(path, "it is not a Matrix Market file")
         _, _, form, kind, symmetry = words
         is_read = symmetry == "general" or (form == "coordinate" and symmetry in _HALVES)
         if kind not in _KINDS or not is_read:
-            raise InputError(f"{path}: a matrix that is {form} {kind} {symmetry} is not read.")
+            raise InputError(f"{path}: a matrix of kind {form} {kind} {symmetry} is not supported.")
         sizes = line.split()
         count = 3 if form == "coordinate" else 2
         if len(sizes) != count or not all(size.isdigit() and len(size) < 19 for size in sizes):
@@ -115,7 +115,9 @@ class _Text:
         pieces = [column.ravel() for column in self.pieces()]
         values = np.concatenate([np.empty(0, _KINDS[self.kind]), *pieces])
         if len(values) != math.prod(self.sizes):
-            raise _damaged(self.path, f"it has {len(values):,} values, and announces others")
+            announced = math.prod(self.sizes)
+            why = f"its header announces {announced:,} values, but it has {len(values):,}"
+            raise _damaged(self.path, why)
         return values.reshape(self.sizes, order="F")
 
 
@@ -153,7 +155,8 @@ class MarketSource(ByBands):
                 break
             yield *((columns, rows) if self._by_columns else (rows, columns)), entries.data
         if n_read != announced:
-            raise _damaged(self._text.path, f"it announces {announced:,} entries and has others")
+            why = f"its header announces {announced:,} entries, but it has a different number"
+            raise _damaged(self._text.path, why)
 
 
 def _header(file: IO[bytes]) -> tuple[list[str], bytes]:
@@ -190,12 +193,15 @@ def open_file(
         if path.is_dir():
             raise InputError(f"{path} has no {names[0]} (or genes.tsv) with the names.")
         if feature_types is not None:
-            raise InputError(f"{path} has no types of features. Leave out input.feature_types.")
+            raise InputError(f"{path} has no feature types. Remove input.feature_types.")
         if text.form == "array":
             return _dense(text, str(path))
         return MarketSource(text, str(path), by_columns=False)
     if text.form == "array":
-        raise InputError(f"{path} is dense, where counts of cells are entries. Write it again.")
+        raise InputError(
+            f"{path} is dense (array form), but counts of cells must be in coordinate form. Write "
+            "it again."
+        )
     source = MarketSource(text, str(path), by_columns=True)
     table = [line.split("\t") for line in _lines(features, source.n_features)]
     columns = [[row[min(i, len(row) - 1)] for row in table] for i in range(3)]
@@ -220,7 +226,7 @@ def _dense(text: _Text, uri: str) -> Source:
     n_bytes = math.prod(text.sizes) * _KINDS[text.kind].itemsize
     if n_bytes > GIB:
         raise InputError(
-            f"{uri} is dense, and would be loaded as a whole: {format_bytes(n_bytes)}. Convert it: "
+            f"{uri} is dense and would be loaded as a whole: {format_bytes(n_bytes)}. Convert it: "
             "numpy.save('X.npy', scipy.io.mmread(path))."
         )
     source = open_loaded(uri, text.sizes, _KINDS[text.kind], text.values)
@@ -261,8 +267,8 @@ def _lines(path: Location, n_rows: int) -> list[str]:
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
         raise InputError(
-            f"{path}: line {line} is not a readable text: its bytes "
-            f"{content[error.start : error.end]!r} are no UTF-8. Write it again as UTF-8."
+            f"{path}: line {line} is not readable text: its bytes "
+            f"{content[error.start : error.end]!r} are not UTF-8. Write it again as UTF-8."
         ) from None
     lines = text.split("\n") if text else []
     if len(lines) != n_rows:

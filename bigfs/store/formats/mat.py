@@ -70,12 +70,12 @@ class _Element:
 
         The type may differ from that of the variable.
         """
-        what = f"{uri} is damaged, or holds no numbers"
+        what = f"{uri} is damaged or holds no numbers"
         with refusing(what, struct.error, KeyError, zlib.error):
             content = next(self._pieces(), b"")[8 if self._packed else 0 :]
             flags = struct.unpack(f"{self._order}I", content[8:12])[0]
             if flags & _COMPLEX:
-                raise InputError(f"{uri}: values must be real numbers. Got complex ones.")
+                raise InputError(f"{uri}: values must be real numbers. Got complex numbers.")
             if flags & 0xFF == _SPARSE:
                 return None
             # Flags, sizes and name come before the values.
@@ -178,7 +178,9 @@ def read_column(path: Location, name: str) -> np.ndarray:
     if values.dtype == object:  # a cell array of texts
         cells = [np.asarray(cell) for cell in values.ravel()]
         if not all(cell.dtype.kind == "U" and cell.size <= 1 for cell in cells):
-            raise InputError(f"{uri} holds cells that are no texts, which are no labels.")
+            raise InputError(
+                f"{uri} is a cell array with elements that are not texts, so it cannot be labels."
+            )
         return np.array(["".join(cell.ravel()) for cell in cells])
     return values
 
@@ -223,7 +225,7 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
 def _refuse_cube(uri: str, cube: dict[str, Any]) -> None:
     if cube:
         raise InputError(
-            f"{uri} is sparse, or of version 4: it takes neither input.features nor input.no_data."
+            f"{uri} is sparse or of version 4: input.features and input.no_data do not apply."
         )
 
 
@@ -241,7 +243,7 @@ def _load_dense(
             element.check_size(size + _PIECE_BYTES, uri)
     values: np.ndarray = _load(path, name)
     if values.shape != shape or values.dtype != dtype:
-        raise InputError(f"{uri} is damaged: it is not what its header says.")
+        raise InputError(f"{uri} is damaged: it does not match its header.")
     return values
 
 
@@ -262,5 +264,5 @@ def is_hdf5(path: Location) -> bool:
 
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
     # scipy does not document the exceptions that it raises for damaged files.
-    with refusing(f"{path} is not a .mat file, or damaged", Exception), path.open("rb") as file:
+    with refusing(f"{path} is not a .mat file, or is damaged", Exception), path.open("rb") as file:
         return read(file, **options)

@@ -438,8 +438,8 @@ def open_object(X: Any, options: Options) -> Source | None:
         return TableSource(open_arrow(X), options.roles)
     if root == "h5py" and not hasattr(X, "shape"):
         raise InputError(
-            f"X is {X.name!r} of an HDF5 file, which is no array. Give the path of the file, or an "
-            "array of it, X[NAME]."
+            f"X is {X.name!r} of an HDF5 file, which is not an array. Give the path of the file, "
+            "or an array of it, X[NAME]."
         )
     # An h5py dataset is read by slices, like an array in memory.
     if isinstance(X, np.ndarray) or root == "h5py":

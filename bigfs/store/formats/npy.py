@@ -21,7 +21,7 @@ from bigfs.store.source import Source, check_no_variable, work_dtype
 from bigfs.store.values import check_vector, refusing
 
 _MOST_HEADER_BYTES = 10_000
-_SAID = 200
+_REASON_LENGTH = 200
 
 
 @contextmanager
@@ -92,7 +92,8 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
     except (StorageError, OSError, zlib.error):
         raise
     except Exception as error:  # NumPy evaluates it as a Python literal, which may raise anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:_SAID].rstrip(".")
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first[:_REASON_LENGTH].rstrip(".")
         raise InputError(f"{uri} is not in NumPy's .npy format: {reason}.") from None
     if dtype.hasobject:
         raise InputError(

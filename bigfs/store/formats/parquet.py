@@ -121,8 +121,8 @@ def _check_footer(path: Location) -> None:
         size = int.from_bytes(file.read(4), "little")
     if _FOOTER_BYTES < size < end:  # otherwise it is damaged, which Arrow reports
         raise InputError(
-            f"{path}: its row groups and columns take {format_bytes(size)} to describe, and up to "
-            f"{format_bytes(_FOOTER_BYTES)} are read. Write it again with larger row groups."
+            f"{path}: its footer has {format_bytes(size)}; at most {format_bytes(_FOOTER_BYTES)} "
+            "is supported. Write it again with larger row groups."
         )
 
 

@@ -38,6 +38,7 @@ _TEXTS_AT_ONCE = 2**14
 # Memory for decoding chunks that the estimate for a block already includes.
 _USUAL_BYTES = 64 * 10**6
 _MOST_POINTER_BYTES = 2 * GIB
+_BAD_INDPTR = "indptr is not a non-decreasing sequence from 0 to the number of entries"
 
 
 @contextmanager
@@ -200,7 +201,7 @@ class _Parts(_SomeFeatures):
             indptr = parts["indptr"]
             values = np.asarray(indptr[0 : indptr.shape[0]]).astype(np.int64)
         if values[0] or values[-1] != self.n_entries or (np.diff(values) < 0).any():
-            raise self.damaged("indptr does not lead from the first to the last entry")
+            raise self.damaged(_BAD_INDPTR)
         return values
 
     def damaged(self, why: str) -> InputError:
@@ -246,7 +247,7 @@ class CSRParts(_Parts, RandomAccessSource):
             first, last = int(pointers[0]), int(pointers[-1])
             counts = np.diff(pointers)
             if first < 0 or last > self.n_entries or (counts < 0).any():
-                raise self.damaged("indptr does not lead from the first to the last entry")
+                raise self.damaged(_BAD_INDPTR)
             if (counts > self._n_columns).any():
                 raise self.damaged("a row has more entries than there are features")
             data, indices = (_by_pieces(parts[name], first, last) for name in PARTS[:2])
@@ -414,7 +415,7 @@ class CSCParts(_Parts, ByBands):
                 values = np.asarray(parts["data"][start:stop])
                 rows = np.asarray(parts["indices"][start:stop])
             if rows.min() < 0 or rows.max() >= self.n_samples:
-                raise self.damaged("indices lead outside of the matrix")
+                raise self.damaged("indices are out of bounds")
             first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
             inside = np.clip(edges[first : last + 2], start, stop)
             yield rows, np.repeat(np.arange(first, last + 1), np.diff(inside)), values

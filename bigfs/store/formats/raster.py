@@ -90,11 +90,11 @@ def opened(path: Location) -> Iterator[Any]:
         If it is not such an image, lies in a bucket, or the package rasterio is not installed.
     """
     if not isinstance(path, Path):
-        raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
-    with installed(f"{path}: pictures are read by rasterio", "'bigfs[geo]'"):
+        raise InputError(f"{path}: images are only read from a local disk. Copy the file there.")
+    with installed(f"{path}: reading images needs rasterio", "'bigfs[geo]'"):
         import rasterio
     fault = rasterio.errors.RasterioError
-    with refusing(f"{path} is no GeoTIFF or ENVI file, or is damaged", fault):
+    with refusing(f"{path} is not a GeoTIFF or ENVI file, or is damaged", fault):
         with path.open("rb") as raw:
             driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # other drivers access the network
         with ignoring_warnings(rasterio.errors.NotGeoreferencedWarning):
@@ -164,12 +164,12 @@ def read_column(path: Location, name: str) -> np.ndarray:
     """
     if name:
         raise InputError(
-            f"{path} has no column {name!r}: a picture of classes, or a mask of rows, is named "
+            f"{path} has no column {name!r}: an image of classes, or a mask of rows, is given "
             "alone, as FILE.tif, or FILE:: with another ending."
         )
     with opened(path) as file, decoding(str(path)):
         if file.count != 1:
-            raise InputError(f"{path} has {file.count} bands; classes are one band.")
+            raise InputError(f"{path} has {file.count} bands; classes must be a single band.")
         picture = _Picture(file, None)
         _, height, width = picture.shape
         values = picture[slice(0, 1), slice(0, height), slice(0, width)][0]
@@ -221,7 +221,7 @@ def write_map(
         If the rows are not the pixels of an image.
     """
     if not grid or "transform" not in grid:
-        raise InputError("A GeoTIFF is written of the pixels of one (.tif, .img) only.")
+        raise InputError("A GeoTIFF can only be written for the pixels of one (.tif, .img).")
     import rasterio
     from rasterio.windows import Window
 

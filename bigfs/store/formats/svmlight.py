@@ -21,7 +21,7 @@ from bigfs.store.source import CSRLayout, Source, check_no_variable
 from bigfs.store.values import refusing
 
 _FAULTS = (ValueError, OverflowError, TypeError, IndexError, MemoryError)
-_CURE = "Each has a class, and FEATURE:VALUE with rising features."
+_CURE = "Each line needs a class, followed by FEATURE:VALUE pairs in ascending order of features."
 _PIECE_BYTES = 2**22
 
 
@@ -75,7 +75,7 @@ def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
     with open_text(path) as file:
         line = 1
         for lines in whole_lines(file, _PIECE_BYTES, path):
-            what = f"{path}: the lines from {line:,} on are not of svmlight"
+            what = f"{path}: the lines from {line:,} on are not in svmlight format"
             with refusing(what, *_FAULTS, cure=_CURE):
                 yield load_svmlight_file(io.BytesIO(lines), zero_based=True)
             line += lines.count(b"\n")
@@ -90,5 +90,5 @@ def open_file(path: Location, variable: str | None) -> Source:
 def read_column(path: Location, name: str) -> np.ndarray:
     """Return the classes, which have no name."""
     if name:
-        raise InputError(f"{path} has no column {name!r}: its classes are named as {path}.")
+        raise InputError(f"{path} has no column {name!r}. For its classes give {path}.")
     return np.concatenate([y for _, y in _pieces(path)])

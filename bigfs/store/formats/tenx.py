@@ -52,7 +52,7 @@ def open_file(
         is_loom = hdf5.find(file, "row_attrs", uri) is not None
         genomes = hdf5.genomes_of(file)
         if feature_types is not None and (is_loom or variable not in (None, *genomes)):
-            raise InputError(f"{uri} has no types of features. Leave out input.feature_types.")
+            raise InputError(f"{uri} has no feature types. Remove input.feature_types.")
         if is_loom:
             check_no_variable(path, variable)
             return _open_loom(file, path, layer)
@@ -60,7 +60,7 @@ def open_file(
             return hdf5.open_array(path, variable)
         if variable is None and len(genomes) > 1:
             raise InputError(
-                f"{uri} has counts of several genomes, {listed(genomes)}. Name one by "
+                f"{uri} has counts of several genomes, {listed(genomes)}. Name one with "
                 "input.variable (--variable, variable=)."
             )
         genome = variable or genomes[0]
@@ -72,7 +72,7 @@ def open_file(
             about = [f"{genome}/gene_names", f"{genome}/genes"]
         texts = _texts(file, path, about, source.n_features)
         if len(texts) < 2:
-            raise InputError(f"{uri}: {genome} has no names of features. Write it again.")
+            raise InputError(f"{uri}: {genome} has no feature names. Write it again.")
         source.index = _BARCODE
         source.ids = _stored_texts(file, path, f"{genome}/barcodes", source.n_samples)
     return of_types(source, *texts, feature_types=feature_types)
@@ -143,14 +143,14 @@ def of_types(
     counts = Counter(types or ())
     usual = [GENES] if GENES in counts else list(counts)
     wanted = usual if feature_types is None else list(feature_types)
-    known = listed(sorted(counts)) if counts else "no types of features"
+    known = listed(sorted(counts)) if counts else "no feature types"
     unknown = [name for name in wanted if name not in counts]
     if unknown:
         raise InputError(f"{source.uri} has no features of type {unknown[0]!r}. It has {known}.")
     if feature_types is None and len(wanted) > 1:
         raise InputError(
-            f"{source.uri} has features of several types, {known}. Choose by input.feature_types "
-            "(--feature-types, feature_types=)."
+            f"{source.uri} has features of several types, {known}. Choose with "
+            "input.feature_types (--feature-types, feature_types=)."
         )
     if len(wanted) < len(counts):
         kept = np.flatnonzero([name in wanted for name in types or ()])

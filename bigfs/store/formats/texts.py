@@ -294,12 +294,12 @@ def _missing_words(rows: list[list[str]], decimal: str) -> list[str]:
         texts = [cell.strip() for cell in column]
         numbers = [as_number(text.replace(decimal, ".")) for text in texts]
         others = {t for t, number in zip(texts, numbers, strict=True) if number is None}
-        there = [number for number in numbers if number is not None and number == number]
-        if len(there) <= len(texts) // 2:
+        present = [number for number in numbers if number is not None and number == number]
+        if len(present) <= len(texts) // 2:
             continue
         words |= {text for text in others if not any(c.isalnum() for c in text)}
         lowest = {t for t in texts if _FILL.fullmatch(t)}
-        rest = [number for number in there if number > -99]
-        if lowest and len(rest) + sum(t in lowest for t in texts) == len(there):
+        rest = [number for number in present if number > -99]
+        if lowest and len(rest) + sum(t in lowest for t in texts) == len(present):
             words |= {t.split(".")[0] for t in lowest}
     return sorted(words)[:_WORDS_PROPOSED]

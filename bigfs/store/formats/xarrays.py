@@ -29,7 +29,7 @@ _PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 # Attributes of times counted from a date, and the word by which their units are recognized.
 _TIMES, _DATES = ("units", "calendar"), " since "
 # Attributes that name other arrays which describe an array.
-_BESIDE = ("coordinates", "bounds", "grid_mapping")
+_REFERENCES = ("coordinates", "bounds", "grid_mapping")
 
 
 class _Array:
@@ -159,7 +159,7 @@ def _is_nan(value: Any) -> bool:
 
 def named_beside(attributes: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the names of coordinates, bounds and grid mappings in the attributes of arrays."""
-    texts = (str(about[key]) for about in attributes for key in _BESIDE if key in about)
+    texts = (str(about[key]) for about in attributes for key in _REFERENCES if key in about)
     return {name for text in texts for name in text.split()}
 
 
@@ -248,7 +248,7 @@ def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
 
     The warnings are harmless, for instance about two different missing values.
     """
-    what = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
+    what = f"{uri}: xarray cannot decode it using its {', '.join(attributes)}"
     # Attributes that were written by hand may raise any exception.
     with ignoring_warnings(), refusing(what, Exception):
         yield
@@ -274,7 +274,7 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
                 return X.isel({dim: [texts.index(name) for name in wanted]})
     dims = [dim for dim in X.dims if X.sizes[dim] == n_features]
     if len(dims) != 1:
-        named = "" if names is None else ", and none with the names of the selected ones"
+        named = "" if names is None else ", and none has the names of the selected ones"
         raise InputError(
             f"X has {len(dims) or 'no'} dimensions of {n_features:,} features{named}: "
             f"{dict(X.sizes)}. Select along one of them by X.sel or X.isel."
@@ -290,16 +290,16 @@ def _chosen(dataset: Any, variable: str | None, uri: str) -> str:
 
 def _classic(path: Location) -> Any:
     if not isinstance(path, Path):
-        raise InputError(f"{path}: NetCDF 3 is read from a local disk only. Copy the file there.")
+        raise InputError(f"{path}: NetCDF 3 is only read from a local disk. Copy the file there.")
     return _dataset(str(path), str(path), engine="scipy")
 
 
 def _dataset(file: Any, uri: str, **opening: Any) -> Any:
     """Open a file or store with xarray, without decoding the values."""
-    with installed(f"{uri} has dimensions and attributes that xarray reads", "'bigfs[xarray]'"):
+    with installed(f"{uri}: reading its dimensions and attributes needs xarray", "'bigfs[xarray]'"):
         import h5netcdf  # noqa: F401  # xarray reads NetCDF 4 with it
         import xarray
     # It warns about missing consolidated metadata, and each of its engines raises its own errors.
-    what = f"{uri} cannot be opened by xarray, or is damaged"
+    what = f"{uri} cannot be opened by xarray or is damaged"
     with ignoring_warnings(), refusing(what, Exception):
         return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)

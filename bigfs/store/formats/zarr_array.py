@@ -120,7 +120,7 @@ def open_zarr(
             tree = AnnotatedTree(node, None if folder is None else str(folder), uri)
             return open_stored(tree, variable, layer)
         if layer is not None:
-            raise InputError(f"{uri} is no AnnData, which has layers. Leave out layer {layer!r}.")
+            raise InputError(f"{uri} is not an AnnData and has no layers. Remove layer {layer!r}.")
         if variable in (None, "X") and "bigfs_store" in attributes and "csr" in attributes:
             place = folder_of(node)
             if place is None:
@@ -248,8 +248,8 @@ def open_node(path: Location) -> Any:
             return zarr.open(store, path=inside, mode="r")
         except FileNotFoundError:
             raise InputError(
-                f"{path} is a folder, but no zarr array or group. Give files in it by a pattern, "
-                f"such as '{path}/*.h5ad'."
+                f"{path} is a folder, but not a zarr array or group. Give files in it by a "
+                f"pattern, such as '{path}/*.h5ad'."
             ) from None
 
 
@@ -265,8 +265,8 @@ def open_file(
     """
     if isinstance(path, ObjectPath) and (path / UNFINISHED).is_file():
         raise InputError(
-            f"{path} is not finished: its ingest still runs, or was cut off. Wait for it, or "
-            "ingest again with --overwrite."
+            f"{path} is not finished: its ingest is still running, or was interrupted. Wait for "
+            "it, or ingest again with --overwrite."
         )
     return open_zarr(open_node(path), variable, str(path), layer, **cube)
 
@@ -323,13 +323,13 @@ class ZarrSource(ArrayByRows):
         rows = attributes.get("n_samples")
         if type(rows) is not int or not 2 <= rows <= self.n_samples:
             raise CorruptStoreError(
-                f"{self.uri}: its metadata are damaged, {rows!r} of {self.n_samples} rows count. "
-                "Ingest the source again."
+                f"{self.uri}: its metadata are damaged, n_samples is {rows!r}, but X has "
+                f"{self.n_samples} rows. Ingest the source again."
             )
         if rows < self.n_samples:
             logger.warning(
-                "%s: of its %d rows %d count; an append was cut off, or another program added the "
-                "others. 'bigfs ingest --append' adds rows.",
+                "%s: of its %d rows, only the first %d are used; an append was interrupted, or "
+                "another program added the others. Use 'bigfs ingest --append' to add rows.",
                 self.uri, self.n_samples, rows,
             )  # fmt: skip
         return rows
@@ -449,7 +449,7 @@ def check_chunks(array: Any, uri: str, member: str = "", *, ours: bool = False) 
     stored = total - len(missing)
     if array.nbytes > zarr_stores.UNCOUNTED_BYTES and total > zarr_stores.MOST_ANNOUNCED * stored:
         raise CorruptStoreError(
-            f"{uri} announces {format_bytes(array.nbytes)} and stores {stored} of {total:,} "
+            f"{uri} announces {format_bytes(array.nbytes)} but stores {stored} of {total:,} "
             "chunks. It is damaged, or was never filled. Write it again."
         )
     logger.warning(

@@ -269,8 +269,8 @@ class _CheckedStore(Store):
 
     def _too_large(self, key: str, most: int) -> CorruptStoreError:
         return CorruptStoreError(
-            f"{self._place}/{key} holds more than the {format_bytes(most)} that a chunk can. Write "
-            "the array again."
+            f"{self._place}/{key} holds more than the {format_bytes(most)} of a chunk. Write the "
+            "array again."
         )
 
 
@@ -331,14 +331,14 @@ def expect(array: Any) -> None:
     n_chunks = max(math.prod(chunk_grid(array)[:2]), math.prod(inner))
     if n_chunks > MOST_CHUNKS:
         raise InputError(
-            f"{place}: {n_chunks:,} chunks of {' x '.join(map(str, array.chunks))} "
-            f"values are too many, {MOST_CHUNKS:,} are read. Write it again with larger chunks."
+            f"{place}: {n_chunks:,} chunks of {' x '.join(map(str, array.chunks))} values are too "
+            f"many, at most {MOST_CHUNKS:,} are supported. Write it again with larger chunks."
         )
     names = [] if array.shards else map(_name, (*array.filters, *array.compressors))
     packed = [name for name in names if name in _COMPRESSORS]
     if len(packed) > 1:
         raise InputError(
-            f"{place}: its chunks are packed twice ({', '.join(packed)}). Write it again."
+            f"{place}: its chunks are compressed twice ({', '.join(packed)}). Write it again."
         )
     if isinstance(store, _CheckedStore):
         wider = 8 if array.metadata.zarr_format == 2 and array.metadata.filters else 1

@@ -254,7 +254,7 @@ def test_no_two_rows_have_the_same_name_and_an_error_says_which_method(tmp_path:
     settings |= {"methods": ["max_variance", cosine], "n_features_to_select": 2}
     with pytest.raises(InputError, match="Row 7 is zero") as caught:
         compare(settings, data=X, fresh=True)
-    assert "It was method 'mine' of this comparison" in caught.value.__notes__[0]
+    assert "The error is from method 'mine' of the comparison" in caught.value.__notes__[0]
 
 
 def test_a_refusal_of_memory_says_which_method(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_refusal_of_memory_says_which_method(tmp_path: Path) -> None:
     settings |= {"n_features_to_select": 5, "memory_limit": "768 MiB"}
     with pytest.raises(MemoryLimitError, match="matrices of 1,500 x 4,000") as caught:
         compare(settings, data=X)
-    assert "It was method 'udfs' of this comparison" in caught.value.__notes__[0]
+    assert "The error is from method 'udfs' of the comparison" in caught.value.__notes__[0]
     assert not (tmp_path / "run").exists()
 
 

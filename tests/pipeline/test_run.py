@@ -266,7 +266,8 @@ def test_parts_of_a_run_that_were_deleted_are_redone(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "result.zarr" / "scores")
     with pytest.raises(InputError, match="no complete result"):
         open_result(tmp_path / "run")
-    assert "files are missing of: graph, result; run it again" in inspect(tmp_path / "run")
+    missing = "Files of these stages are missing: graph, result. Run again"
+    assert missing in inspect(tmp_path / "run")
     np.testing.assert_array_equal(run(_config(tmp_path)).ranking, expected)
 
 

@@ -80,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_in_a_bucket_is_that_of_a_run_there(finished: Path) -> None:
-    with pytest.raises(InputError, match="s3://lab/r.html: give a file of this machine"):
+    with pytest.raises(InputError, match="s3://lab/r.html: the report can only be written to a local file"):
         write_report(finished, "s3://lab/r.html")
 
 

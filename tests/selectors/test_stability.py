@@ -440,13 +440,13 @@ def test_a_difference_is_held_against_the_stability(stored: Path, digits: np.nda
     first = run(_config(stored, stability=stability))
     again = run(_config(stored, run=str(stored / "again"), stability=None))
     found = diff_runs(first.path, again.path)
-    assert "no more than other rows would change" in found.text()
+    assert "no more change than other rows would cause" in found.text()
     changed = digits.copy()
     changed[:, first.selected] = 0.0
     ingest(changed, stored / "Y.zarr")
     other = _config(stored, run=str(stored / "other"), input={"uri": str(stored / "Y.zarr")})
     text = diff_runs(first.path, run({**other, "stability": stability}).path).text()
-    assert "more than other rows would change" in text and "no more than" not in text
+    assert "more change than other rows would cause" in text and "no more change" not in text
     assert text.count("stability of") == 2
 
 

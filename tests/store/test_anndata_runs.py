@@ -71,7 +71,7 @@ def test_inspect_lists_obs_and_layers_and_the_command_that_fits(tmp_path: Path) 
     assert "--set input.layer=dense" in describe(uri)[-2]
     del adata.layers["columns"], adata.layers["dense"]
     adata.write_h5ad(tmp_path / "X.h5ad")
-    assert describe(uri)[-2].startswith("It would take: bigfs run mcfs ")
+    assert describe(uri)[-2].startswith("Proposed command: bigfs run mcfs ")
 
 
 def test_the_command_line_takes_a_layer(
@@ -82,11 +82,11 @@ def test_the_command_line_takes_a_layer(
     assert call(capsys, "ingest", "X.h5ad", "X.zarr", "--layer", "raw")[0] == 0
     assert open_matrix("X.zarr").n_features == 2 * D
     code, shown = call(capsys, "inspect", "X.zarr")
-    assert code == 0 and "It would take" not in shown
+    assert code == 0 and "Proposed command" not in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "dense")
     assert code == 0 and "60 samples x 8 features" in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "x")
-    assert code == 0 and "would say" in shown and "has no layer 'x'" in shown
+    assert code == 0 and "would refuse this input" in shown and "has no layer 'x'" in shown
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])

@@ -354,7 +354,8 @@ def _verdict(
         what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
         lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
     if empty:
-        lines.append(f"None of the first {n_rows:,} rows has a value in {first_of(empty, _EXAMPLES)}.")
+        named = first_of(empty, _EXAMPLES)
+        lines.append(f"None of the first {n_rows:,} rows has a value in {named}.")
     n_inf = sum(column.infinite for column in numbers if column.is_feature)
     if n_inf:
         lines.append(_infinite(n_inf))

@@ -237,8 +237,7 @@ def _work_or_reingest(work: Callable[[RunDirectory], T], directory: RunDirectory
         directory.drop("data")
         if is_new:
             raise StorageError(
-                f"{error} This run wrote it: check the disk of {directory.path}, then run "
-                "again."
+                f"{error} This run wrote it: check the disk of {directory.path}, then run again."
             ) from error
         logger.warning("data in the run directory are damaged and are ingested again: %s", error)
         return _work_or_reingest(work, directory)

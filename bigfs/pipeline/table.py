@@ -155,8 +155,8 @@ class ComparisonResult:
             verdicts = self.than_chance(row)
             known = self._judged if verdicts else ()
             against = "  ".join(f"{verdicts.get(score, '-'):<7}" for score in known)
-            cells = [*(score_cell(row.scores, score) for score in scores), *stability, took, against]
-            table.append([row.name, str(row.n_features), *cells])
+            cells = [*(score_cell(row.scores, score) for score in scores), *stability]
+            table.append([row.name, str(row.n_features), *cells, took, against])
         lines = [
             f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features{classes}",
             self._how_judged(),
@@ -185,9 +185,9 @@ class ComparisonResult:
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
-            f"{starts} ({spec['init']}); percent, mean and standard deviation over repetitions (chance "
-            "and random_selection: over draws); redundancy: mean absolute correlation of the "
-            f"selected features{space}"
+            f"{starts} ({spec['init']}); percent, mean and standard deviation over repetitions "
+            "(chance and random_selection: over draws); redundancy: mean absolute correlation of "
+            f"the selected features{space}"
         )
 
     def than_chance(self, row: Row) -> dict[str, str]:
@@ -220,7 +220,8 @@ class ComparisonResult:
         if not self._chance:
             return []
         n_draws = next(iter(self._chance.values())).n_draws
-        lines = ["", f"chance: {n_draws} random selections; intervals that hold 95 % of them (percent)"]
+        title = f"chance: {n_draws} random selections; intervals that hold 95 % of such (percent)"
+        lines = ["", title]
         for m, row in sorted(self._chance.items()):
             cells = [
                 f"{SCORES[score]} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "

@@ -221,7 +221,7 @@ def _examined(
     before, n_old = manifest.get(UPDATED) or {}, int(data.get("rows", 0))
     path, n = current["path"], current["rows"]
     if data["path"] != path and not data.get("parts"):
-        return f"the input is neither a store that bigfs wrote nor the files of {name} plus new ones"
+        return f"the input is neither a store that bigfs wrote nor files of {name} plus new ones"
     if manifest["method"] != config.method:
         return f"{name} is a run of another method"
     if data.get("rows_key") is None:
@@ -232,7 +232,7 @@ def _examined(
     copied = directory.manifest["stages"].get("data", {}).get(COPIED_FROM) == name
     known = key_of_rows(as_location(data["path"]), n_old) if copied else data["rows_key"]
     if key_of_rows(as_location(path), n_old, "none" if copied else "modified") != known:
-        return f"the first rows of {config.input.uri} differ from those of {name}, or were rewritten"
+        return f"the first rows of {config.input.uri} differ from {name}, or were rewritten"
     if n == n_old:
         return f"{config.input.uri} was rewritten since {name}, with the same rows"
     if needs_moments(config.preprocess):

@@ -133,7 +133,7 @@ def test_the_summary_reads_well(finished: Path) -> None:
     assert text in inspect(finished)
     assert "Graph recall: 100.0 % of the true neighbors (100.0 to 100.0 %)." in text
     assert "Number of clusters: 10 (as given, or by default)." in text
-    assert f"The selected columns: bigfs export {finished} DEST.parquet" in text
+    assert f"Export the selected columns: bigfs export {finished} DEST.parquet" in text
     # What a stage has warned about is said again.
     result = open_result(finished)
     result.manifest["notes"] = ["Scales of features differ."]
@@ -450,7 +450,7 @@ def test_a_result_stays_that_of_its_own_settings_until_it_is_replaced(
     assert result.settings["input"]["columns"] == ["a", "b", "c"]
     assert result.settings["preprocess"] != "standardize"
     if changed == "columns":
-        with pytest.raises(InputError, match="the data of its result are gone"):
+        with pytest.raises(InputError, match="the data of the result are gone"):
             result.export(tmp_path / "out.csv")
     else:
         result.export(tmp_path / "out.csv")

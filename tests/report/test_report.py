@@ -80,7 +80,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_in_a_bucket_is_that_of_a_run_there(finished: Path) -> None:
-    with pytest.raises(InputError, match="s3://lab/r.html: the report can only be written to a local file"):
+    message = "s3://lab/r.html: the report can only be written to a local file"
+    with pytest.raises(InputError, match=message):
         write_report(finished, "s3://lab/r.html")
 
 
@@ -189,7 +190,7 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
     np.save(tmp_path / "axis.npy", np.arange(63))
     (tmp_path / "axis.txt").write_text("\n".join(map(str, range(400, 464))))
     for report, message in (
-        ({"image_shape": [8, 9]}, "8 x 9 is 72 pixels, and the data have 64"),
+        ({"image_shape": [8, 9]}, "8 x 9 is 72 pixels, but the data have 64"),
         ({"axis": str(tmp_path / "axis.npy")}, "a finite number for each of the 64"),
         ({"axis": str(tmp_path / "none.txt")}, "none.txt cannot be read"),
     ):

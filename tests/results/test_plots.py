@@ -93,7 +93,7 @@ def test_a_spectrum_takes_its_axis_from_names_that_are_numbers(digits: np.ndarra
     assert positions_of(bands[::-1]) is not None and positions_of(["3", "1", "2"]) is None
     with pytest.raises(InputError, match="finite number for each"):
         bigfs.plot(falling).spectrum([*range(63), np.nan])
-    with pytest.raises(InputError, match="a number of rows and one of columns"):
+    with pytest.raises(InputError, match="shape of an image is .rows, columns., both at least 1"):
         bigfs.plot(falling).mask((64,))
 
 
@@ -168,7 +168,7 @@ def test_columns_are_found_by_their_names(digits: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("others", "error"),
     [
-        (lambda X: X[:, :5], "X has 5 features, and the selector was fitted to 64"),
+        (lambda X: X[:, :5], "X has 5 features, but the selector was fitted to 64"),
         (lambda X: np.hstack([X, X]), "X has 128 features"),
         (lambda X: pd.DataFrame(X).add_prefix("z"), "X has no column p0, p1"),
     ],

@@ -293,7 +293,7 @@ def test_an_export_keeps_all_else_of_what_the_run_read_or_says_so(
     np.testing.assert_array_equal(actual.X.toarray(), read[:, names].X.toarray())
     assert not caplog.records or "columns alone" not in caplog.text
     half.export("half.h5ad")
-    assert "half.h5ad gets the selected columns alone" in caplog.text
+    assert "half.h5ad has only the selected columns" in caplog.text
     with pytest.raises(InputError, match=r"more features than the run read .input.columns"):
         write_annotated(some, "annotated.h5ad")
     assert set(ad.read_h5ad(write_annotated(every, "annotated.h5ad")).obs["of"]) == {"one"}

@@ -115,8 +115,8 @@ class Plots:
         """
         if self.curves_ is None:
             raise InputError(
-                "This selection has no curves: runs have them unless curves is false, and fits have "
-                "them with n_features_to_select='auto'."
+                "This selection has no curves: runs have them unless curves is false, and fits "
+                "have them with n_features_to_select='auto'."
             )
         ax = _axes(ax, (6, 3.6))
         for name, color in zip(_CURVES, COLORS, strict=False):
@@ -296,8 +296,8 @@ class Plots:
             places = _numbers_of(self.names)
             if not np.isfinite(places).all() or _are_counted(places):
                 raise InputError(
-                    "spectrum needs the position of each feature as axis: the names of the features "
-                    "are not numbers, or only count the features."
+                    "spectrum needs the position of each feature as axis: the feature names are not "
+                    "numbers, or only count the features."
                 )
             return places
         places = np.asarray(axis)

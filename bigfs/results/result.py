@@ -546,7 +546,7 @@ def open_result(path: str | Location) -> Result:
     here = shlex.quote(f"run={directory.path}")
     verb = "compare" if directory.manifest.get("method") == COMPARISON else "run"
     command = f"bigfs {verb} {shlex.quote(str(directory.path / CONFIG))} --set {here}"
-    again = f"Run it again in the folder where it was started, with '{command}'; it continues where it stopped."
+    again = f"Run it again in the folder where it started, with '{command}', to continue it."
     if not directory.is_intact("result"):
         done = f"(finished stages: {', '.join(stages) or 'none'})"
         raise InputError(f"{path}: this run has no complete result {done}. {again}")

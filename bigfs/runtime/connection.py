@@ -147,8 +147,8 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
     except RuntimeError as error:
         raise ClusterError(
             f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Guard "
-            "scripts with \"if __name__ == '__main__':\", since workers import them. Otherwise close "
-            "other programs if memory is short, or lower cluster.n_workers, and run again."
+            "scripts with \"if __name__ == '__main__':\", since workers import them. Otherwise "
+            "close other programs if memory is short, or lower cluster.n_workers, and run again."
         ) from error
 
 

@@ -446,7 +446,7 @@ def cluster_failures(what: str) -> Iterator[None]:
         lost = (CancelledError, ClosedClientError, CommClosedError, FutureCancelledError)
         if isinstance(error, KilledWorker):
             reason = (
-                f"{error.allowed_failures + 1} workers in a row died while running a task, most often "
+                f"{error.allowed_failures + 1} workers in a row died during a task, most often "
                 "because they ran out of memory. Finished stages are kept: give the workers more "
                 "memory or lower memory_limit, and run again."
             )

@@ -121,7 +121,7 @@ def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
         return client.sync(ask, callback_timeout=ANSWER_SECONDS)
     except TimeoutError as error:
         raise ClusterError(
-            f"{what} within {ANSWER_SECONDS:.0f} s. Restart the processes that hang, then run again."
+            f"{what} within {ANSWER_SECONDS:.0f} s. Restart processes that hang, then run again."
         ) from error
     except OSError as error:
         raise ClusterError(

@@ -162,7 +162,7 @@ def test_a_frozen_worker_is_not_waited_for_without_an_end(
         os.kill(started.pid, signal.SIGSTOP)
         monkeypatch.setattr(talking, "ANSWER_SECONDS", 2.0)
         try:
-            with pytest.raises(ClusterError, match="within 2 s. Restart the processes that hang"):
+            with pytest.raises(ClusterError, match="within 2 s. Restart processes that hang"):
                 on_every_process(os.getpid)
         finally:
             os.kill(started.pid, signal.SIGCONT)

@@ -250,7 +250,7 @@ SETTINGS: dict[str, Case] = {
                           ("unknown key 'n_top_genes'", "did you mean 'n_features_to_select'?")),
     "a share of the features": Case(None, SET + "n_features_to_select=0.1",
                                     ("n_features_to_select must be a whole number, or auto",
-                                     "a share is not taken. Got 0.1",
+                                     "a share is not accepted. Got 0.1",
                                      "share: 0.95} keeps the fewest features that reach")),
     "unknown key in a section": Case(None, SET + "input.url=a",
                                      ("unknown key 'url' in 'input'; did you mean 'uri'?",)),

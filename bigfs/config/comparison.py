@@ -280,14 +280,18 @@ class Comparison(Methods):
         name = name_of_input(self.input.uri)
         object.__setattr__(self, "run", self.run.replace("{input}", name))
         if re.search(r"\{\w*\}", self.run):
-            raise ValueError("run of a comparison takes {input} only, for the name of the input")
+            raise ValueError(
+                "run of a comparison accepts only the placeholder {input}, the input's name"
+            )
         entries = self.entries(1)
         if any(entry.everything for entry in entries):
-            raise ValueError("keep: all is for the tables of papers that judge methods' clusters")
+            raise ValueError(
+                "keep: all is only for tables of papers that evaluate methods' clusters"
+            )
         reserved = {ALL_FEATURES, CHANCE} & {entry.name for entry in entries}
         if reserved:
             names = quoted(sorted(reserved))
-            raise ValueError(f"{names} is the name of a row of every table; choose another")
+            raise ValueError(f"{names} is reserved for a row of every table; choose another name")
         return self
 
     def entries(self, n_features: int | sections.Auto, *more: dict[str, Any]) -> list[Entry]:

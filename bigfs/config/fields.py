@@ -73,7 +73,7 @@ Bytes = Annotated[
 ]
 MemoryLimit = Annotated[
     Bytes,
-    Field(description="Resident size promised for one worker process, such as 4 GiB."),
+    Field(description="Maximum resident size of one worker process, such as 4 GiB."),
 ]
 
 

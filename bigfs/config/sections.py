@@ -218,7 +218,9 @@ class InputConfig(Section):
         uri, name = column_of(self.uri)
         if name and not uri.startswith("sklearn:"):
             if self.variable is not None:
-                raise ValueError(f"uri names the array '{name}', and variable another; remove one")
+                raise ValueError(
+                    f"uri names the array '{name}', and variable names one too; remove one"
+                )
             object.__setattr__(self, "uri", uri)
             object.__setattr__(self, "variable", name)
         return self
@@ -296,8 +298,8 @@ class GraphConfig(Section):
         if not self.is_finished:
             if self.weight == "stored":
                 raise ValueError(
-                    "weight 'stored' takes the values of a graph in obsp, and representation is "
-                    f"'{self.representation}'; name one, such as obsp/connectivities"
+                    "weight 'stored' needs a graph in obsp, but representation is "
+                    f"'{self.representation}'; name a graph, such as obsp/connectivities"
                 )
             return self
         if "weight" not in self.model_fields_set and not self.representation.endswith("distances"):
@@ -310,9 +312,9 @@ class GraphConfig(Section):
             ignored.append("sigma")
         if ignored:
             raise ValueError(
-                f"the graph '{self.representation}' is finished: its weights are stored, binary or "
-                f"heat, with sigma a number or null, and {quoted(ignored)} cannot be used; remove "
-                "what is not needed"
+                f"the graph '{self.representation}' is already built: weight must be stored, "
+                "binary or heat, and sigma a number or null; remove "
+                f"{quoted(ignored)}, which cannot be used"
             )
         return self
 
@@ -321,7 +323,7 @@ class GraphConfig(Section):
         if self.representation.startswith("pca") and self.metric != "euclidean":
             raise ValueError(
                 f"representation '{self.representation}' needs metric 'euclidean', since "
-                f"centering changes angles, and metric is '{self.metric}'; change one of them"
+                f"centering changes angles, but metric is '{self.metric}'; change one of them"
             )
         return self
 
@@ -329,7 +331,7 @@ class GraphConfig(Section):
     def _sigma_belongs_to_heat(self) -> GraphConfig:
         if self.sigma is not None and self.weight != "heat":
             raise ValueError(
-                f"sigma is the width of the heat kernel, and weight '{self.weight}' "
+                f"sigma is the width of the heat kernel, but weight '{self.weight}' "
                 "would ignore it; set weight to 'heat' or remove sigma"
             )
         return self
@@ -409,7 +411,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
             raise ValueError(" ".join(explained(Auto, error))) from None
     if isinstance(value, float) and 0 < value < 1:
         raise ValueError(
-            f"must be a whole number, or auto; a share is not taken. Got {value:g}; "
+            f"must be a whole number, or auto; a share is not accepted. Got {value:g}; "
             "{auto: explained_variance, share: 0.95} keeps the fewest features that reach this "
             "share of the curve's plateau"
         )
@@ -503,7 +505,7 @@ Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]
 def _as_walltime(value: str) -> str:
     """Return a time limit unchanged; raise ValueError unless it has Slurm's format."""
     if re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value) is None:
-        raise ValueError(f"a time limit is [days-]hours:minutes:seconds. Got '{value}'")
+        raise ValueError(f"must have the form [days-]hours:minutes:seconds. Got '{value}'")
     return value
 
 

@@ -148,7 +148,7 @@ def _as_date(value: Any) -> Any:
     try:
         return datetime.date.fromisoformat(str(value)).isoformat()
     except ValueError:
-        raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
+        raise ValueError(f"must be a date such as 2026-11-21. Got {shown(value)}") from None
 
 
 def name_of_input(uri: str) -> str:
@@ -199,8 +199,7 @@ class _RunSection(Section):
         other = re.search(r"\{\w*\}", self.run.replace(DATE, ""))
         if other is not None:
             raise ValueError(
-                f"run: {other[0]} stands for nothing; {DATE} does, for the date, and so do "
-                f"{' and '.join(names)}"
+                f"run: unknown placeholder {other[0]}. Known: {', '.join([DATE, *names])}"
             )
         if DATE in self.run:
             if DATE not in self.run.rpartition("/")[2] or self.run.count(DATE) > 1:
@@ -271,7 +270,7 @@ class Config(Selection, _RunSection):
         batches = self.input.batch_key
         if batches is not None and "batch_key" not in type(section).model_fields:
             raise ValueError(
-                f"method '{self.method}' does not score batches apart and would ignore "
+                f"method '{self.method}' does not score batches separately and would ignore "
                 "input.batch_key; remove it"
             )
         if batches is not None:

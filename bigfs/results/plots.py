@@ -296,8 +296,8 @@ class Plots:
             places = _numbers_of(self.names)
             if not np.isfinite(places).all() or _are_counted(places):
                 raise InputError(
-                    "spectrum needs the position of each feature as axis: the feature names are not "
-                    "numbers, or only count the features."
+                    "spectrum needs the position of each feature as axis: the feature names are "
+                    "not numbers, or only count the features."
                 )
             return places
         places = np.asarray(axis)

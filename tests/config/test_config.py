@@ -148,7 +148,7 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
         ),
         ("cluster: {queue: long}", "cluster: kind 'local' would ignore 'queue'; remove them."),
         ("cluster: {kind: slurm}", "cluster: kind 'slurm' needs the network interface"),
-        ("cluster: {kind: slurm, walltime: soon}", "cluster.walltime: a time limit is [days-]h"),
+        ("cluster: {kind: slurm, walltime: soon}", "cluster.walltime must have the form [days-]h"),
         (
             "method: max_variance\ngraph: {}\nmcfs: {}",
             "method 'max_variance' does not use 'mcfs', 'graph'; remove what it would ignore "

@@ -187,7 +187,7 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"methods": [{"method": "mcfs", "mcfs": 3}]}, "must be a section"),
         ({"methods": [{"method": "mcfs", "grid": {"mcfs.n_clusters": 3}}]}, "grid takes lists"),
         ({"methods": [3]}, "takes names, or sections"),
-        ({"methods": [{"method": "ndfs", "keep": "all"}]}, "for the tables of papers"),
+        ({"methods": [{"method": "ndfs", "keep": "all"}]}, "only for tables of papers"),
         ({"methods": [{"method": "ndfs", "keep": 3}]}, "keep must be all"),
         ({"n_features_to_select": [5, 0]}, "at least 1"),
         ({"n_features_to_select": 65}, r"in \[1, 64\]"),
@@ -198,7 +198,7 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"method": "mcfs"}, "unknown key 'method'"),
         (
             {"methods": [{"method": "mcfs", "name": "chance"}]},
-            "is the name of a row of every table",
+            "is reserved for a row of every table",
         ),
         ({"compare": {"n_draws": 1}}, "n_draws"),
     ],

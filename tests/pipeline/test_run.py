@@ -420,7 +420,7 @@ def test_a_finished_run_is_not_overwritten_by_other_data_or_another_method(
     assert inspect("runs/one/result.zarr") == inspect("runs/one")
     other = run(given, overrides=["run=runs/{input}-{method}", "input.uri=b.csv"])
     assert other.path == tmp_path / "runs" / "b-max_variance"
-    with pytest.raises(ConfigError, match=r"\{inptu\} stands for nothing"):
+    with pytest.raises(ConfigError, match=r"unknown placeholder \{inptu\}"):
         run(given, overrides=["run=runs/{inptu}"])
 
 

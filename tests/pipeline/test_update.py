@@ -249,7 +249,7 @@ def test_the_selection_is_compared_with_the_former_one(
     settings = json.dumps(series.settings(2) | {"n_features_to_select": 3})
     (tmp_path / "p.yaml").write_text(settings)
     planned = click.testing.CliRunner().invoke(cli, ["plan", str(tmp_path / "p.yaml")]).output
-    assert "These are the costs of a full run; where the former run is updated" in planned
+    assert "These are the costs of a full run; an update of the former run" in planned
     for limit, code in (("0.7", 0), ("0.8", 6)):
         runner = click.testing.CliRunner()
         given = ["run", str(tmp_path / "p.yaml"), "--set", f"output.diff_below={limit}"]

@@ -98,8 +98,8 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
     )
     share = result.curves.adds.sum()
     assert f"{100 * share:.0f} %of the features' variance" in beginning
-    for title in ("Scores", "How many features", "Correlation", "Map of the rows", "Quality",
-                  "Cost against plan", "How to repeat it", "graph recall"):  # fmt: skip
+    for title in ("Scores", "Number of features", "Correlation", "Map of the rows", "Quality",
+                  "Measured and planned cost", "How to repeat this run", "graph recall"):  # fmt: skip
         assert title in page.text
     assert f"NMI {100 * result.evaluation['selected']['nmi_mean']:.1f} %" in page.text
     assert "largest relative gap" in page.text

@@ -460,7 +460,9 @@ def test_the_batches_of_an_input_are_a_setting(tmp_path: Path) -> None:
     expected = HighlyVariable(3, flavor="deviance", batch_key=batches[kept]).fit(COUNTS[kept])
     np.testing.assert_array_equal(run(settings).scores, expected.scores_)
     other = {name: value for name, value in settings.items() if name != "highly_variable"}
-    with pytest.raises(ConfigError, match="method 'max_variance' does not score batches apart"):
+    with pytest.raises(
+        ConfigError, match="method 'max_variance' does not score batches separately"
+    ):
         run({**other, "method": "max_variance"})
     methods = [{"method": "highly_variable", **{"highly_variable": {"flavor": "deviance"}}}]
     comparison = load_comparison({

@@ -367,5 +367,5 @@ def test_labels_of_a_template_for_other_data_may_be_left_out(tmp_path: Path) -> 
         "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
         "input": {"uri": str(tmp_path / "X.npy")}, "evaluate": {"labels": "sklearn:digits"},
     }  # fmt: skip
-    with pytest.raises(InputError, match=r"same order, or leave the evaluation out \(--set evalu"):
+    with pytest.raises(InputError, match=r"same order, or omit the evaluation \(--set evalu"):
         bigfs.run(settings)

@@ -61,25 +61,25 @@ class Entry:
 
 
 class Methods(Section):
-    """The methods of a comparison, and what holds for all of them.
+    """The methods of a comparison, and the settings that apply to all of them.
 
     Attributes
     ----------
     run
-        Run directory: finished parts; run again to continue.
+        Run directory: finished stages; run again to continue.
     methods
-        Methods to compare: a name, or a section with method, its settings and, where a
-        method comes twice, a name.
+        Methods to compare: a name, or a section with method, its settings and, if a method
+        occurs twice, a name.
     n_features_to_select
         Numbers of features to keep.
     graph
-        The neighbor graph of all methods that use one. null: the defaults.
+        The neighbor graph for all methods that use one. null: the defaults.
     spectral
-        The eigenvectors of all methods that use them. null: the defaults.
+        The eigenvectors for all methods that use them. null: the defaults.
     cluster
         The Dask cluster of the run. null: the client in scope, or threads of this process.
     random_state
-        Seed of every draw; the same seed gives the same table. null: a fresh one.
+        Seed of all random draws; the same seed gives the same table. null: a random one.
     """
 
     pipeline: ClassVar[type[Config]] = Config
@@ -230,7 +230,7 @@ class CompareConfig(Section):
     Attributes
     ----------
     chance
-        Add a row of random selections; all others say whether they are better.
+        Add a row of random selections; each other row says whether it is better.
     n_draws
         Random selections for each number of features.
     """
@@ -251,16 +251,16 @@ class Comparison(Methods):
     preprocess
         Applied to the values as they are read, as in a pipeline.
     redundancy
-        Features that every method passes over, as in a pipeline; random draws keep them.
+        Features that every method skips, as in a pipeline; random draws keep them.
     evaluate
-        How the selections are judged by known labels. null: by their redundancy and the
+        How the selections are evaluated with known labels. null: by their redundancy and the
         variance of all features that they explain.
     compare
-        What every method is compared with: chance.
+        Chance, with which every method is compared.
     stability
-        Measure the stability of every selection, by fits on samples. null: do not.
+        Measure the stability of every selection, by fits on samples. null: not measured.
     blocks
-        The pieces the data is read in.
+        The blocks in which the data are read.
     """
 
     input: sections.InputConfig

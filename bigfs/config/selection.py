@@ -65,16 +65,16 @@ class Selection(Section):
         numbers, such as wavelengths. null: skip none.
     include
         Features that are always selected, by names, globs or ranges as in input.columns;
-        the others fill up. They come first, with the best score; agreements of fits leave
-        them out. null: none.
+        the method selects the rest. They come first, with the best score; the agreement of
+        fits does not count them. null: none.
     graph
         The neighbor graph (methods that use one). null: the defaults.
     spectral
         The eigenvectors (methods that use them). null: the defaults.
     blocks
-        The pieces the data is read in.
+        The blocks in which the data are read.
     random_state
-        Seed of every draw; the same seed gives the same ranking. null: a fresh one.
+        Seed of all random draws; the same seed gives the same ranking. null: a random one.
     """
 
     # The methods (`bigfs.selectors.method.Method`) by name.
@@ -222,7 +222,7 @@ class Config(Selection, _RunSection):
     Attributes
     ----------
     evaluate
-        Compare the selection with known labels at the end. null: do not.
+        Compare the selection with known labels at the end. null: no comparison.
     stability
         Stability of the selection, from fits on samples. null: only if quick or
         n_features_to_select needs it.
@@ -233,7 +233,7 @@ class Config(Selection, _RunSection):
         Curves over the number of features, and the reason why each is selected or left out;
         at most one more pass over the data. false: only if n_features_to_select is auto.
     output
-        What is written beside the result.
+        What is written in addition to the result.
     report
         report.html of the command line. null: none.
     cluster

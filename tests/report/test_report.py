@@ -99,7 +99,7 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
     share = result.curves.adds.sum()
     assert f"{100 * share:.0f} %of the features' variance" in beginning
     for title in ("Scores", "Number of features", "Correlation", "Map of the rows", "Quality",
-                  "Measured and planned cost", "How to repeat this run", "graph recall"):  # fmt: skip
+                  "Measured and planned cost", "How to repeat this", "graph recall"):  # fmt: skip
         assert title in page.text
     assert f"NMI {100 * result.evaluation['selected']['nmi_mean']:.1f} %" in page.text
     assert "largest relative gap" in page.text
@@ -279,7 +279,7 @@ def test_a_comparison_has_a_report(tmp_path: Path) -> None:
     )
     page = _parsed(write_report(tmp_path / "run"))
     assert "2 methods on sklearn:iris" in page.text and "Highest NMI" in page.text
-    assert "Selections in common" in page.text
+    assert "Selected features in common" in page.text
     assert list(_pictures(page)) == ["Scores by number of features"]
     assert not any(attrs.get("href", "#")[0] != "#" for _, attrs in page.tags)
 

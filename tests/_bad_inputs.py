@@ -409,7 +409,7 @@ RESULTS: dict[str, Case] = {
                                      ("methods must be a list. Got 'mcfs'",)),
     "a method's name that is a number": Case(
         None, "compare c.yaml --set 'methods=[{method: mcfs, name: 5}]'",
-        ("name must be a text. Got 5",)),
+        ("name must be a string. Got 5",)),
     "comparison of an unknown method": Case(None, "compare c.yaml --set methods=[mfcs]",
                                             ("mfcs", "did you mean 'mcfs'?")),
     "comparison of m above d": Case(None, "compare c.yaml --set n_features_to_select=[2,9]",

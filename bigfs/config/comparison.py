@@ -127,7 +127,7 @@ class Methods(Section):
         method = given.pop("method")
         name = given.pop("name", None) or method
         if not isinstance(name, str):
-            raise ValueError(f"methods, {method}: name must be a text. Got {shown(name)}")
+            raise ValueError(f"methods, {method}: name must be a string. Got {shown(name)}")
         grid, keep = given.pop("grid", None) or {}, given.pop("keep", None)
         if keep not in (None, "all"):
             raise ValueError(f"methods, {name}: keep must be all or null. Got {shown(keep)}")

@@ -116,7 +116,7 @@ def _check_start(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple, LabelValues)) or hasattr(value, "__array__"):
         return value
-    raise ValueError(f"must be a non-empty text, or an array. Got {shown(value)}")
+    raise ValueError(f"must be a non-empty string, or an array. Got {shown(value)}")
 
 
 def _check_labels(value: Any) -> Any:

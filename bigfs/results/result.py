@@ -217,12 +217,12 @@ class Result:
         """
         n_selected = check_n_selected("support (export --m)", n_features_to_select, self.n_features)
         names = ("include", "redundancy", "least_gap", "quick")
-        apart = [name for name in names if self.settings.get(name)]
-        if apart and n_selected != len(self.selected):
+        dependent = [name for name in names if self.settings.get(name)]
+        if dependent and n_selected != len(self.selected):
             logger.warning(
                 "%s: the ranking is for %d features. A run with n_features_to_select: %d may "
                 "select others.",
-                " and ".join(apart), len(self.selected), n_selected,
+                " and ".join(dependent), len(self.selected), n_selected,
             )  # fmt: skip
         return self._stored.support(n_selected)
 

@@ -343,7 +343,7 @@ def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
         ("missing", {}, {"labels": "kind"}, "DataFrame::kind: the label of row 1 is missing"),
         ("pandas", {}, {"labels": "y.csv::kind"}, "in another file are evaluate.labels."),
         ("stream", {}, {"labels": "kind"}, "X is a stream that can be read once"),
-        ("pandas", {"labels": 5}, {}, "labels must be a non-empty text, or an array. Got 5"),
+        ("pandas", {"labels": 5}, {}, "labels must be a non-empty string, or an array. Got 5"),
         ("pandas", {"labels": np.ones((60, 2))}, {}, "one number or text for each sample"),
     ],
 )  # fmt: skip

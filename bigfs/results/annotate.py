@@ -90,7 +90,7 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
     if result.settings["input"].get("columns") is not None:
         raise InputError(
             f"{source} has more features than the run read (input.columns), so that its var cannot "
-            "hold the result. Export the selected columns instead, with everything else."
+            "hold the result. Export the selected columns, which keeps the rest of it."
         )
     columns = columns_of_var(result.ranking, result.scores, result.selected)
     names, run = result.feature_names, (result.method, result.settings)

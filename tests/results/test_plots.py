@@ -105,7 +105,7 @@ def test_a_selector_has_the_pictures_of_a_result(digits: np.ndarray) -> None:
     assert plots.map(labels=np.arange(300) % 3).get_legend() is not None
     alone = bigfs.plot(selector)
     assert alone.scores().has_data() and alone.mask((8, 8)).has_data()
-    with pytest.raises(InputError, match="give the data"):
+    with pytest.raises(InputError, match="needs the data"):
         alone.map()
     with pytest.raises(InputError, match="has no curves"):
         alone.curves()
@@ -183,7 +183,7 @@ def test_data_with_other_features_are_refused(digits: np.ndarray, others: Any, e
 def test_labels_are_one_for_each_row(digits: np.ndarray) -> None:
     plots = bigfs.plot(bigfs.MaxVariance(9, verbose=0).fit(digits), digits)
     assert plots.map(labels=np.arange(len(digits)) % 3)
-    with pytest.raises(InputError, match=f"one for each of the {len(digits):,} rows"):
+    with pytest.raises(InputError, match=f"one label for each of the {len(digits):,} rows"):
         plots.map(labels=np.zeros(len(digits) + 1))
 
 

@@ -44,10 +44,10 @@ _fresh = click.option(
 _quick = click.option(
     "--quick",
     is_flag=True,
-    help="Select the features that fits on small samples agree on; no graph of all rows. Of data "
-    "with fewer rows than the samples have together, the whole run is done instead.",
+    help="Select the features that fits on small samples agree on; no graph of all rows. If the "
+    "data have fewer rows than the samples together, the full run is done instead.",
 )
-_quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
+_quiet = click.option("--quiet", is_flag=True, help="Show only warnings and the result.")
 
 
 def _choice(*names: str, of: tuple[str, ...], text: str, **more: Any) -> Any:
@@ -113,7 +113,7 @@ def cli() -> None:
     """Unsupervised feature selection on data larger than memory.
 
     \b
-    A first result, with data that is already there:
+    A first result, with built-in data:
         bigfs run quickstart
     The same for your own matrix (rows are samples), from a commented file:
         bigfs init mcfs
@@ -126,7 +126,7 @@ def cli() -> None:
     75 another run holds the run directory; 130 interrupted, safe to resume.
 
     \b
-    Completion of commands and options, for bash (zsh and fish likewise):
+    Completion of commands and options, for bash (similar for zsh and fish):
         eval "$(_BIGFS_COMPLETE=bash_source bigfs)"
     """
 
@@ -140,14 +140,14 @@ def cli() -> None:
 @click.option(
     "--performance-report",
     metavar="FILE.html",
-    help="Save Dask's report of what the workers did (with a cluster only).",
+    help="Save Dask's performance report of the workers (needs a cluster).",
 )
 @_log_format
 @_quiet
 def run(pipeline: str, overrides: tuple[str, ...], quick: bool, quiet: bool, **options: Any) -> int:
     """Run a pipeline from data to ranked features.
 
-    If a run was stopped, the same command continues it at its last finished stage.
+    If a run was stopped, the same command continues it after its last finished stage.
 
     \b
     Examples:
@@ -183,8 +183,8 @@ def plan(
 
     For each stage: the largest resident size of a worker, bytes of the data read, passes over
     them, tasks, the largest task graph, requests to storage, scratch and estimated processor
-    time. Exit code 3 if it does not fit memory_limit, the workers or the disk, with settings that
-    would.
+    time. If it does not fit memory_limit, the workers or the disk, settings that would fit are
+    proposed, and the exit code is 3.
 
     \b
     Examples:
@@ -198,7 +198,7 @@ def plan(
     costs = plan_pipeline(config, scheduler=scheduler)
     show(costs.text() if form == "text" else json.dumps(costs.as_dict(), indent=2))
     if form == "text" and config.update is not None:
-        show("These are the costs of a full run; where the former run is updated, it takes less.")
+        show("These are the costs of a full run; an update of the former run takes less.")
     if not costs.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
 
@@ -207,9 +207,9 @@ def plan(
 @click.argument("source")
 @click.argument("dest")
 @settings_of_input(*OPENING, "missing")
-@click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
-@click.option("--append", is_flag=True, help="Add the rows to a store that is there.")
-@click.option("--memory-limit", metavar="SIZE", help="What this process may use (4 GiB).")
+@click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option("--append", is_flag=True, help="Add the rows to an existing store.")
+@click.option("--memory-limit", metavar="SIZE", help="Memory that this process may use (4 GiB).")
 @_quiet
 def ingest(
     source: str,
@@ -222,7 +222,7 @@ def ingest(
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
-    It streams block by block, refuses values that are not numbers, and keeps a checksum of each
+    Streams block by block, refuses values that are not numbers, and stores a checksum of each
     chunk. SOURCE is a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, or sklearn:NAME;
     SOURCE and DEST may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
 
@@ -291,11 +291,11 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
     "sklearn:digits.",
 )
 @_count("--n-repetitions", 20, "Runs of k-means to average.")
-@_count("--n-init", 1, "Starts of each run; the best by inertia counts.")
+@_count("--n-init", 1, "Initializations of each run; the one with the lowest inertia counts.")
 @_choice(
     "--init",
     of=("k-means++", "random"),
-    text="First centers; random takes samples, as the papers do.",
+    text="Initial centers; random uses random rows, as the papers do.",
 )
 @_quiet
 def evaluate(result: str, quiet: bool, **options: Any) -> None:
@@ -303,7 +303,7 @@ def evaluate(result: str, quiet: bool, **options: Any) -> None:
 
     RESULT is a run directory. The selected features are compared with all and with random ones by
     the accuracy, mutual information and Rand index of k-means and the 1-nearest-neighbor error.
-    More than 100 features are judged by their first 50 principal components.
+    More than 100 features are evaluated by their first 50 principal components.
 
     \b
     Examples:
@@ -334,7 +334,7 @@ def evaluate(result: str, quiet: bool, **options: Any) -> None:
     metavar="FOLDER",
     default="runs/ranks",
     show_default=True,
-    help="With several files: where the ranks of the methods are written.",
+    help="With several files: folder for the ranks of the methods.",
 )
 @_log_format
 @_quiet
@@ -349,9 +349,8 @@ def compare(
     """Compare several methods on the same data, in one table and one figure.
 
     Ingest, graph, eigenvectors and Gram matrix are computed once for all methods. If a
-    comparison was stopped, the same command continues it. Several files, each of a data set,
-    also give the mean ranks of the methods, with Friedman's test and Nemenyi's critical
-    difference.
+    comparison was stopped, the same command continues it. Several files, one per data set, also
+    give the mean ranks of the methods, with Friedman's test and Nemenyi's critical difference.
 
     \b
     Examples:
@@ -379,7 +378,7 @@ def compare(
 def report(run: str, output: str | None) -> None:
     """Write the report of a run or a comparison as one self-contained HTML file.
 
-    'bigfs run' writes it at its end, unless the pipeline sets report: null.
+    'bigfs run' writes it at the end, unless the pipeline sets report: null.
 
     \b
     Examples:
@@ -399,9 +398,11 @@ def report(run: str, output: str | None) -> None:
 @click.option(
     "--ids",
     is_flag=True,
-    help="Add the rows' ids (input.index), or their numbers from 0 where no row was left out.",
+    help="Add the rows' ids (input.index), or their numbers from 0 if no row was left out.",
 )
-@click.option("--annotate", is_flag=True, help="Write all of an AnnData, the result in its var.")
+@click.option(
+    "--annotate", is_flag=True, help="Copy the whole AnnData, with the result in its var."
+)
 @click.option("--overwrite", is_flag=True, help="Replace a file, or a store that bigfs wrote.")
 @_log_format
 @_quiet
@@ -409,11 +410,11 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
     """Write the selected columns of a run's data to DEST.
 
     The name of DEST chooses the format: .zarr, .parquet, .feather, .npy, .csv or .h5ad; .tif for
-    an image. Columns keep the order of the input, their names, and their type if the file names
+    an image. Columns keep the order of the input, their names, and their type if the file declares
     it; if missing values were filled (input.missing), or an image has a no-data value, all are
-    floats (bigfs.to_grid puts them on a map). DEST is created when the export is complete.
-    For an AnnData, a .h5ad keeps everything but the columns that are left out, unless rows were
-    left out (input.rows, drop_rows): then it has the selected columns alone. With --annotate it
+    floats (bigfs.to_grid puts them on a map). DEST appears when the export is complete.
+    For an AnnData, a .h5ad keeps everything except the columns that are left out, unless rows were
+    left out (input.rows, drop_rows): then it has only the selected columns. With --annotate it
     is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
     bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With
     --overwrite it may be the input itself, which is replaced in one step.
@@ -459,16 +460,14 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
     show(getattr(difference, form)().rstrip("\n"))
     if fail_below is None or difference.share >= fail_below:
         return EXIT_DONE
-    text = f"{difference.share:.2f} in common is below --fail-below {fail_below:g}"
+    text = f"the share in common, {difference.share:.2f}, is below --fail-below {fail_below:g}"
     say(text, logging.WARNING, event="different", exit_code=EXIT_DIFFERENT)
     return EXIT_DIFFERENT
 
 
 @cli.command()
 @click.argument("template", default="mcfs")
-@click.option(
-    "-o", "--output", metavar="FILE", help="The file to write. Default: TEMPLATE.yaml in here."
-)
+@click.option("-o", "--output", metavar="FILE", help="The file to write. Default: ./TEMPLATE.yaml.")
 @click.option("--list", "listed", is_flag=True, help="List the templates instead.")
 def init(template: str, output: str | None, listed: bool) -> None:
     """Write a commented pipeline file to start from.
@@ -488,7 +487,7 @@ def init(template: str, output: str | None, listed: bool) -> None:
         return
     file, command = write_template(template, output)
     write_schema(file, command)
-    then = f"Name your data in it (input.uri), then: bigfs {command} {file}"
+    then = f"Set input.uri in it to your data, then: bigfs {command} {file}"
     show(f"{file} is written. {then}", kept=True)
 
 
@@ -497,7 +496,7 @@ def init(template: str, output: str | None, listed: bool) -> None:
 def schema(kind: str) -> None:
     """Print the JSON schema of pipeline files or of comparisons.
 
-    Editors use it to complete keys and to mark mistakes.
+    Editors use it to complete keys and mark mistakes.
 
     \b
     Examples:

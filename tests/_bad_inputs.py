@@ -250,7 +250,7 @@ SETTINGS: dict[str, Case] = {
                           ("unknown key 'n_top_genes'", "did you mean 'n_features_to_select'?")),
     "a share of the features": Case(None, SET + "n_features_to_select=0.1",
                                     ("n_features_to_select must be a whole number, or auto",
-                                     "a share is not taken. Got 0.1",
+                                     "a share is not accepted. Got 0.1",
                                      "share: 0.95} keeps the fewest features that reach")),
     "unknown key in a section": Case(None, SET + "input.url=a",
                                      ("unknown key 'url' in 'input'; did you mean 'uri'?",)),
@@ -409,7 +409,7 @@ RESULTS: dict[str, Case] = {
                                      ("methods must be a list. Got 'mcfs'",)),
     "a method's name that is a number": Case(
         None, "compare c.yaml --set 'methods=[{method: mcfs, name: 5}]'",
-        ("name must be a text. Got 5",)),
+        ("name must be a string. Got 5",)),
     "comparison of an unknown method": Case(None, "compare c.yaml --set methods=[mfcs]",
                                             ("mfcs", "did you mean 'mcfs'?")),
     "comparison of m above d": Case(None, "compare c.yaml --set n_features_to_select=[2,9]",

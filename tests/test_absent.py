@@ -323,7 +323,7 @@ def test_metrics_of_a_matrix_see_its_mask() -> None:
         metrics.nearest_neighbor_error(masked, y)
     with pytest.raises(InputError, match="finite real numbers"):
         metrics.redundancy(masked)
-    with pytest.raises(InputError, match="first must be different feature indices"):
+    with pytest.raises(InputError, match="first must hold at least one feature index"):
         metrics.selection_overlap(np.ma.masked_equal([1, 2, 3], 3), [1, 2], 5)
 
 

@@ -242,7 +242,7 @@ def test_a_template_is_found_by_name_unless_there_is_a_file(bigfs_command, tmp_p
     shown = bigfs_command("plan", "quickstart")
     assert shown.code == 0 and "data" in shown.out and "\n  graph" in shown.out
     shown = bigfs_command("plan", "quickstart", "--quick")
-    assert shown.code == 0 and "takes less time: it is what runs" in shown.out
+    assert shown.code == 0 and "rows, so it is run instead" in shown.out
     shown = bigfs_command("plan", "quickstart", "--quick", "--set", "stability.n_pairs=2")
     assert shown.code == 0 and "\n  graph" not in shown.out
     (tmp_path / "quickstart").write_text(
@@ -389,8 +389,8 @@ def test_a_setting_that_names_a_column_works_as_it_is_printed(
     rows = [f"s{i},{','.join(f'{x:.3f}' for x in rng.normal(size=4))}" for i in range(40)]
     (tmp_path / "X.csv").write_text("\n".join([f"{header},a,b,c,d", *rows]) + "\n")
     shown = bigfs_command("inspect", "X.csv").out
-    command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
-    arguments = shlex.split(command.removeprefix("It would take: bigfs "))
+    command = next(line for line in shown.splitlines() if line.startswith("Proposed command: "))
+    arguments = shlex.split(command.removeprefix("Proposed command: bigfs "))
     ran = bigfs_command(*arguments, "--quiet")
     assert ran.code == 0, (command, ran.err)
 
@@ -401,9 +401,9 @@ def test_a_column_without_a_value_is_left_out_and_one_row_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("X.csv").write_text("a,b,c,d\n1,,3,1\n4,,6,\n7,,9,5\n2,,8,6\n")
     shown = bigfs_command("inspect", "X.csv").out
-    assert "No row of the first 4 has a value in b." in shown
-    command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
-    arguments = shlex.split(command.removeprefix("It would take: bigfs "))
+    assert "None of the first 4 rows has a value in b." in shown
+    command = next(line for line in shown.splitlines() if line.startswith("Proposed command: "))
+    arguments = shlex.split(command.removeprefix("Proposed command: bigfs "))
     ran = bigfs_command(*arguments, "--set", "mcfs.n_clusters=2", "--quiet")
     assert ran.code == 0, (command, ran.err)
     Path("X.csv").write_text(
@@ -411,8 +411,8 @@ def test_a_column_without_a_value_is_left_out_and_one_row_is_refused(
     )
     for options in (["--index", "id"], ["--index", "id", "--columns", "[a, b, c]"]):
         shown = bigfs_command("inspect", "X.csv", *options).out
-        command = next(line for line in shown.splitlines() if line.startswith("It would take: "))
-        arguments = shlex.split(command.removeprefix("It would take: bigfs "))
+        command = next(line for line in shown.splitlines() if line.startswith("Proposed command: "))
+        arguments = shlex.split(command.removeprefix("Proposed command: bigfs "))
         arguments += ["--set", "mcfs.n_clusters=2", "--set", f"run=r{len(options)}", "--quiet"]
         ran = bigfs_command(*arguments)
         assert ran.code == 0, (command, ran.err)
@@ -424,7 +424,7 @@ def test_infinities_of_a_table_are_said_before_a_run_refuses_them(
     bigfs_command: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     (tmp_path / "X.csv").write_text("a,b\n" + "\n".join(f"{i / 7},{i % 5}.5" for i in range(30)))
-    assert "would take it as it is" in bigfs_command("inspect", f"{tmp_path}/X.csv").out
+    assert "accepts this input as it is" in bigfs_command("inspect", f"{tmp_path}/X.csv").out
     with (tmp_path / "X.csv").open("a") as file:
         file.write("\ninf,1.5\n")
     assert "1 values are infinite" in bigfs_command("inspect", f"{tmp_path}/X.csv").out

@@ -120,7 +120,9 @@ def test_metrics_refuse_values_that_they_would_round_or_overflow() -> None:
     assert metrics.nearest_neighbor_error(np.ldexp(B, -900), y) == exact
     far = B.copy()
     far[5, 0] = 1e170
-    with pytest.raises(InputError, match="in row 5: beside it the distances of other rows vanish"):
+    with pytest.raises(
+        InputError, match="in row 5, relative to which the distances of other rows vanish"
+    ):
         metrics.nearest_neighbor_error(far, y)
     for call in (lambda Z: metrics.nearest_neighbor_error(Z, y), metrics.redundancy):
         with pytest.raises(InputError, match=r"beyond 2\^53"):

@@ -61,25 +61,25 @@ class Entry:
 
 
 class Methods(Section):
-    """The methods of a comparison, and what holds for all of them.
+    """The methods of a comparison, and the settings that apply to all of them.
 
     Attributes
     ----------
     run
-        Run directory: finished parts; run again to continue.
+        Run directory: finished stages; run again to continue.
     methods
-        Methods to compare: a name, or a section with method, its settings and, where a
-        method comes twice, a name.
+        Methods to compare: a name, or a section with method, its settings and, if a method
+        occurs twice, a name.
     n_features_to_select
         Numbers of features to keep.
     graph
-        The neighbor graph of all methods that use one. null: the defaults.
+        The neighbor graph for all methods that use one. null: the defaults.
     spectral
-        The eigenvectors of all methods that use them. null: the defaults.
+        The eigenvectors for all methods that use them. null: the defaults.
     cluster
         The Dask cluster of the run. null: the client in scope, or threads of this process.
     random_state
-        Seed of every draw; the same seed gives the same table. null: a fresh one.
+        Seed of all random draws; the same seed gives the same table. null: a random one.
     """
 
     pipeline: ClassVar[type[Config]] = Config
@@ -127,7 +127,7 @@ class Methods(Section):
         method = given.pop("method")
         name = given.pop("name", None) or method
         if not isinstance(name, str):
-            raise ValueError(f"methods, {method}: name must be a text. Got {shown(name)}")
+            raise ValueError(f"methods, {method}: name must be a string. Got {shown(name)}")
         grid, keep = given.pop("grid", None) or {}, given.pop("keep", None)
         if keep not in (None, "all"):
             raise ValueError(f"methods, {name}: keep must be all or null. Got {shown(keep)}")
@@ -230,7 +230,7 @@ class CompareConfig(Section):
     Attributes
     ----------
     chance
-        Add a row of random selections; all others say whether they are better.
+        Add a row of random selections; each other row says whether it is better.
     n_draws
         Random selections for each number of features.
     """
@@ -251,16 +251,16 @@ class Comparison(Methods):
     preprocess
         Applied to the values as they are read, as in a pipeline.
     redundancy
-        Features that every method passes over, as in a pipeline; random draws keep them.
+        Features that every method skips, as in a pipeline; random draws keep them.
     evaluate
-        How the selections are judged by known labels. null: by their redundancy and the
+        How the selections are evaluated with known labels. null: by their redundancy and the
         variance of all features that they explain.
     compare
-        What every method is compared with: chance.
+        Chance, with which every method is compared.
     stability
-        Measure the stability of every selection, by fits on samples. null: do not.
+        Measure the stability of every selection, by fits on samples. null: not measured.
     blocks
-        The pieces the data is read in.
+        The blocks in which the data are read.
     """
 
     input: sections.InputConfig
@@ -280,14 +280,18 @@ class Comparison(Methods):
         name = name_of_input(self.input.uri)
         object.__setattr__(self, "run", self.run.replace("{input}", name))
         if re.search(r"\{\w*\}", self.run):
-            raise ValueError("run of a comparison takes {input} only, for the name of the input")
+            raise ValueError(
+                "run of a comparison accepts only the placeholder {input}, the input's name"
+            )
         entries = self.entries(1)
         if any(entry.everything for entry in entries):
-            raise ValueError("keep: all is for the tables of papers that judge methods' clusters")
+            raise ValueError(
+                "keep: all is only for tables of papers that evaluate methods' clusters"
+            )
         reserved = {ALL_FEATURES, CHANCE} & {entry.name for entry in entries}
         if reserved:
             names = quoted(sorted(reserved))
-            raise ValueError(f"{names} is the name of a row of every table; choose another")
+            raise ValueError(f"{names} is reserved for a row of every table; choose another name")
         return self
 
     def entries(self, n_features: int | sections.Auto, *more: dict[str, Any]) -> list[Entry]:

@@ -74,7 +74,7 @@ Bytes = Annotated[
 ]
 MemoryLimit = Annotated[
     Bytes,
-    Field(description="Resident size promised for one worker process, such as 4 GiB."),
+    Field(description="Maximum resident size of one worker process, such as 4 GiB."),
 ]
 
 
@@ -117,7 +117,7 @@ def _check_start(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple, LabelValues)) or hasattr(value, "__array__"):
         return value
-    raise ValueError(f"must be a non-empty text, or an array. Got {shown(value)}")
+    raise ValueError(f"must be a non-empty string, or an array. Got {shown(value)}")
 
 
 def _check_labels(value: Any) -> Any:

@@ -74,8 +74,8 @@ def _read_file(path: str | Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"Cannot read the pipeline file {path}: it is not a text file. Of data 'bigfs inspect "
-            f"{path}' proposes the command that takes them."
+            f"Cannot read the pipeline file {path}: it is not a text file. If it holds data, "
+            f"'bigfs inspect {path}' proposes a command that reads them."
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

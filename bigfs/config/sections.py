@@ -63,8 +63,8 @@ Uri = Annotated[
 Missing = Annotated[
     Literal["error", "mean", "zero", "drop_rows"],
     Field(
-        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
-        "drop the row. Infinities always stop.",
+        description="Missing values: stop with an error, replace by the column mean or by zero, "
+        "or drop the row. Infinities are always an error.",
     ),
 ]
 
@@ -76,21 +76,21 @@ class MissingConfig(Section):
 
 
 class CsvConfig(Section):
-    """Spelling of a text table; bigfs inspect proposes what a file needs.
+    """Format of a text table; bigfs inspect proposes settings.
 
     Attributes
     ----------
     delimiter
-        Character between cells; a blank: one blank or more. null: a comma, in .tsv and .tab
-        a tab.
+        Character between cells; a blank: one or more blanks. null: a comma, or a tab for
+        .tsv and .tab.
     decimal
-        Character before decimals.
+        Decimal separator.
     comment
-        Character that begins a comment, to the end of the line.
+        Character that begins a comment, which ends with the line.
     na_values
-        Additional cells that represent a missing value, such as ? or -9999.
+        Additional cell values that represent missing data, such as ? or -9999.
     encoding
-        Encoding of the texts, such as latin-1.
+        Encoding of the file, such as latin-1.
     skip_rows
         Lines before the table.
     """
@@ -104,23 +104,23 @@ class CsvConfig(Section):
 
 
 class RowsConfig(Section):
-    """Rows of the input that are read.
+    """Rows to read.
 
     Attributes
     ----------
     every
-        Every k-th row, from the first on.
+        Read every k-th row, starting with the first.
     column
-        Ids, known classes or a measure of quality: a column (or array) of the input, or
-        FILE::COLUMN. It is not a feature.
+        Column (or array) of the input, or FILE::COLUMN, whose values determine the rows to
+        read. It is then not a feature.
     keep
-        Values of the column: rows with one of them are read.
+        Read the rows in which the column has one of these values.
     drop
-        Values of the column: rows with one of them are left out.
+        Leave out the rows in which the column has one of these values.
     at_least
-        Smallest value of the column that is read.
+        Read the rows in which the column is at least this.
     at_most
-        Largest value of the column that is read.
+        Read the rows in which the column is at most this.
     """
 
     every: PositiveInt | None = None
@@ -143,55 +143,57 @@ class InputConfig(Section):
     ----------
     uri
         The matrix: a .npy, .npz, .csv, .parquet, .feather, .mat, .h5ad or .zarr path, 10x
-        counts (.h5 or a folder), or sklearn:NAME for a set of scikit-learn
-        (sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix
-        of the rows of all.
+        counts (.h5 or a folder), or sklearn:NAME for a dataset that scikit-learn ships
+        (sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts is read as
+        one matrix: rows are concatenated.
     variable
         Array to read if a file holds several, or the modality of a .h5mu. null: X, or
         the only one.
     layer
-        Layer of an AnnData (.h5ad, .zarr) or of loom to read, or raw. null: its X.
+        Layer of an AnnData (.h5ad, .zarr) or of a loom file, or raw. null: its X.
     feature_types
-        Of 10x counts: the types of features to read, such as "Antibody Capture". null:
-        genes, if there are several types.
+        Feature types to read from 10x counts, such as "Antibody Capture". null: genes, if
+        there are several types.
     header
-        Whether the first line of a .csv or .tsv names the columns. auto: yes if it is text,
-        no if it is numbers; numbers that may be either are refused.
+        Whether the first line of a .csv or .tsv holds the column names. auto: yes if it is
+        text, no if it is numbers; numbers that may be either are an error.
     csv
-        Spelling of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
-        ["?", -9999], encoding: latin-1, skip_rows: 3}. null: cells between commas.
+        Format of a text table: {delimiter: ";", decimal: ",", comment: "#", na_values:
+        ["?", -9999], encoding: latin-1, skip_rows: 3}. null: separated by commas, or by tabs
+        for .tsv and .tab.
     columns
-        Features: names, globs, or ranges if names are numbers; those to leave out are
-        prefixed with !, such as ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null:
-        all; for a table, all other columns.
+        Features to use: names, globs, or ranges if names are numbers; the prefix ! excludes:
+        ["gene_*", "!gene_7"] or ["400..900", "!650..700"]. null: all, or all columns of a
+        table that have no other role.
     features
         For an array of several dimensions (zarr, .h5, .nc, .mat, .npy, .npz, .tif): name or
-        number of the dimension of the features, or several such as [1, 2], which are
-        combined in the order of the array; the others become rows. null: the last of two.
+        number of the feature dimension, or several such as [1, 2], which are combined in
+        the order of the array; the others are stacked into rows. null: the last of two.
     no_data
-        A value of such an array that represents a missing one.
+        Value of such an array that represents missing data.
     transpose
-        Whether the table or matrix is transposed, such as genes by cells: its columns
-        (or those that input.columns names) are then the rows, and index has the names of the
-        features.
+        Whether the table or matrix is transposed, such as genes by cells: its columns (or
+        those named by columns) are read as rows, and its row ids (index) are the feature
+        names.
     rows
-        Which rows to read: {every: 10}, or by a column of ids, labels or quality, such as
+        Rows to read: {every: 10}, or those with certain values in a column, such as
         {column: quality, at_least: 0.8}. null: all.
     booleans
-        Columns of a table of true and false: 1 and 0, or left out.
+        Boolean columns of a table: read as 1 and 0, or dropped.
     dates
-        Columns of dates: stop, days since 1970-01-01, or left out.
+        Date columns of a table: rejected with an error, read as days since 1970-01-01, or
+        dropped.
     categories
-        Columns of categories or texts: stop, number them in sorted order, a feature of 0
-        and 1 for each of up to 1,000 values, or leave them out.
+        Categorical or string columns of a table: rejected with an error, numbered in sorted
+        order, replaced by one 0/1 feature for each of up to 1,000 values, or dropped.
     index
-        Column of a table with the rows' ids, which are kept beside the rows.
+        Column of a table with the row ids, which are kept with the rows.
     labels
-        Column of a table (or array of the file) with known classes: never a feature. A run's
-        selection is compared with it; ingest leaves it out.
+        Column of a table (or array of the file) with known classes. It is never a feature. A
+        run compares its selection with them; ingest leaves them out.
     batch_key
         Column of an AnnData's obs with the batch of each row, for methods that score
-        batches apart (highly_variable). null: one batch.
+        batches separately (highly_variable). null: one batch.
     """
 
     uri: Uri = Field(min_length=1)
@@ -218,7 +220,9 @@ class InputConfig(Section):
         uri, name = column_of(self.uri)
         if name and not uri.startswith("sklearn:"):
             if self.variable is not None:
-                raise ValueError(f"uri names the array '{name}', and variable another; remove one")
+                raise ValueError(
+                    f"uri names the array '{name}', and variable names one too; remove one"
+                )
             object.__setattr__(self, "uri", uri)
             object.__setattr__(self, "variable", name)
         return self
@@ -243,14 +247,14 @@ class GraphConfig(Section):
         a graph in obsp, for which it is the default unless its name ends in distances.
     sigma
         Width of the heat kernel, in units of squared distance (weight: heat only); median:
-        the squared median neighbor distance. null: each edge its own, the larger distance
-        of its ends to their last neighbor.
+        the squared median neighbor distance. null: a separate width for each edge, the
+        larger distance of its ends to their last neighbor.
     algorithm
         Neighbor search; auto is exact for small data.
     representation
-        Representation to compare samples by: raw features; pca:p, the first p principal
+        Representation by which samples are compared: raw features; pca:p, the first p principal
         components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. obsp/NAME: a
-        finished graph of the AnnData. auto: pca:50 for sparse counts that preprocess auto
+        graph that the AnnData contains. auto: pca:50 for sparse counts that preprocess auto
         normalizes; pca:50, 100 or 200 for 50,000 and more dense rows of more than 256
         features, the fewest that keep 85 of 100 neighbors in a sample, with workers of 1.5
         GiB or more, unless the run is updated; raw for all other data.
@@ -259,8 +263,8 @@ class GraphConfig(Section):
         1 + eps times the distance to its nearest. null: 0.15, or 0.1 if that makes more
         than 1.4 copies of a row, or what recall_target requires.
     recall_target
-        Share of the true neighbors to find, such as 0.99: the search is widened until the
-        estimate's lower bound reaches it. null: the share is only measured.
+        Share of the true neighbors to find, such as 0.99: the search is extended until the
+        lower bound of the estimate reaches it. null: the share is only measured.
     if_missed
         What to do if recall_target cannot be reached.
     """
@@ -296,8 +300,8 @@ class GraphConfig(Section):
         if not self.is_finished:
             if self.weight == "stored":
                 raise ValueError(
-                    "weight 'stored' takes the values of a graph in obsp, and representation is "
-                    f"'{self.representation}'; name one, such as obsp/connectivities"
+                    "weight 'stored' needs a graph in obsp, but representation is "
+                    f"'{self.representation}'; name a graph, such as obsp/connectivities"
                 )
             return self
         if "weight" not in self.model_fields_set and not self.representation.endswith("distances"):
@@ -310,9 +314,9 @@ class GraphConfig(Section):
             ignored.append("sigma")
         if ignored:
             raise ValueError(
-                f"the graph '{self.representation}' is finished: its weights are stored, binary or "
-                f"heat, with sigma a number or null, and {quoted(ignored)} cannot be used; remove "
-                "what is not needed"
+                f"the graph '{self.representation}' is already built: weight must be stored, "
+                "binary or heat, and sigma a number or null; remove "
+                f"{quoted(ignored)}, which cannot be used"
             )
         return self
 
@@ -321,7 +325,7 @@ class GraphConfig(Section):
         if self.representation.startswith("pca") and self.metric != "euclidean":
             raise ValueError(
                 f"representation '{self.representation}' needs metric 'euclidean', since "
-                f"centering changes angles, and metric is '{self.metric}'; change one of them"
+                f"centering changes angles, but metric is '{self.metric}'; change one of them"
             )
         return self
 
@@ -329,7 +333,7 @@ class GraphConfig(Section):
     def _sigma_belongs_to_heat(self) -> GraphConfig:
         if self.sigma is not None and self.weight != "heat":
             raise ValueError(
-                f"sigma is the width of the heat kernel, and weight '{self.weight}' "
+                f"sigma is the width of the heat kernel, but weight '{self.weight}' "
                 "would ignore it; set weight to 'heat' or remove sigma"
             )
         return self
@@ -344,7 +348,7 @@ class SpectralConfig(Section):
         Eigensolver; chebyshev is the fastest for many rows. auto: eigsh if it fits and
         rows are few, chebyshev otherwise.
     tol
-        How exact eigenvectors are: the residual accepted as a share of the eigenvalue, or
+        Tolerance of the eigenvectors: the accepted residual as a share of the eigenvalue, or
         the angle to the true vector.
     """
 
@@ -353,14 +357,14 @@ class SpectralConfig(Section):
 
 
 class StabilityConfig(Section):
-    """Stability of the selection: the method on samples of the rows, in pairs that share no row.
+    """Stability of the selection, from fits on pairs of samples that share no rows.
 
     Attributes
     ----------
     n_pairs
         Pairs of samples; the method is fitted to both samples of each.
     sample_size
-        Rows of a sample; a fit has to fit one worker. null: half of the rows; with quick at
+        Rows of a sample; a fit must fit in one worker. null: half of the rows; with quick at
         most 3,000.
     threshold
         Features that at least this share of the fits selects are called stable.
@@ -377,13 +381,13 @@ class Auto(Section):
     Attributes
     ----------
     auto
-        The curve over the number of features that decides; that of stability is of fits on
-        samples, as its section says.
+        The curve over the number of features that decides; stability is measured by fits on
+        samples, with the settings of that section.
     share
-        Share of the curve's plateau that is enough. The plateau of explained_variance is the
-        variance of the other features that the selected ones explain beyond chance, at most.
+        Share of the curve's plateau to reach. The plateau of explained_variance is the
+        largest variance of the other features that the selected ones explain beyond chance.
     at_most
-        The most features to look at.
+        The largest number of features to consider.
     """
 
     auto: Literal[
@@ -409,7 +413,7 @@ def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
             raise ValueError(" ".join(explained(Auto, error))) from None
     if isinstance(value, float) and 0 < value < 1:
         raise ValueError(
-            f"must be a whole number, or auto; a share is not taken. Got {value:g}; "
+            f"must be a whole number, or auto; a share is not accepted. Got {value:g}; "
             "{auto: explained_variance, share: 0.95} keeps the fewest features that reach this "
             "share of the curve's plateau"
         )
@@ -436,16 +440,16 @@ class EvaluateConfig(Section):
     n_repetitions
         Runs of k-means to average.
     n_init
-        Starts of each run; the best by inertia counts.
+        Initializations of each run; the one with the lowest inertia counts.
     init
-        First centers; random takes samples, as the papers do.
+        Initial centers; random uses random rows, as the papers do.
     nearest_neighbor
-        Leave-one-out 1-nearest-neighbor error: exact, every pair of samples.
+        Leave-one-out 1-nearest-neighbor error, exact: over all pairs of samples.
     n_clusters
-        Clusters k-means looks for. null: the number of classes.
+        Number of clusters of k-means. null: the number of classes.
     n_components
-        Number of first principal components by which more than 100 features are judged.
-        null: by the features themselves.
+        Number of principal components by which more than 100 features are evaluated. null:
+        by the features themselves.
     """
 
     labels: Labels = None
@@ -503,7 +507,7 @@ Blocks = Annotated[BlocksConfig, BeforeValidator(as_section)]
 def _as_walltime(value: str) -> str:
     """Return a time limit unchanged; raise ValueError unless it has Slurm's format."""
     if re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value) is None:
-        raise ValueError(f"a time limit is [days-]hours:minutes:seconds. Got '{value}'")
+        raise ValueError(f"must have the form [days-]hours:minutes:seconds. Got '{value}'")
     return value
 
 
@@ -521,7 +525,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 class ClusterConfig(Section):
-    """The Dask cluster of the run: started here and stopped after it, or one that runs already.
+    """The Dask cluster of the run: started and stopped by the run, or already running.
 
     Attributes
     ----------
@@ -536,11 +540,11 @@ class ClusterConfig(Section):
     threads_per_worker
         Tasks a process runs at once (not kind: remote). null: 1.
     wait_seconds
-        How long to wait for the first worker. null: 60, and 3600 with kind: slurm, where
+        How long to wait for the first worker. null: 60, or 3600 with kind: slurm, where
         jobs queue.
     interface
         Network interface, such as eth0, that scheduler and workers listen on (kind: slurm
-        only, and needed there).
+        only, and required there).
     queue
         Slurm partition (kind: slurm only). null: the cluster's default.
     account
@@ -548,10 +552,10 @@ class ClusterConfig(Section):
     walltime
         Time limit of a worker's job (kind: slurm only). null: 04:00:00.
     local_directory
-        Worker's own disk, for what Dask spills (kind: slurm only). null: the current
+        The workers' own disk, for data that Dask spills (kind: slurm only). null: the current
         folder.
     log_directory
-        Where jobs write their logs (kind: slurm only). null: current folder.
+        Where jobs write their logs (kind: slurm only). null: the current folder.
     job_script_prologue
         Shell lines before the worker starts (kind: slurm only).
     job_extra_directives
@@ -611,9 +615,9 @@ class UpdateConfig(Section):
     most_since_full
         Largest share of rows that are new since the last full run.
     most_in_a_row
-        Most updates in a row, after which a full run is done.
+        Largest number of updates in a row, after which a full run is done.
     least_recall
-        Least recall of an updated graph; below it, the graph is built again.
+        Smallest recall of an updated graph; below it, the graph is rebuilt.
     most_residual
         Largest residual of an updated eigenvector; or spectral.tol, if that is larger.
         Eigenvalues are off by about its square, divided by the gap to the next.
@@ -645,7 +649,7 @@ class ReportConfig(Section):
 
 
 class OutputConfig(Section):
-    """Outputs of a run beside its result.
+    """Outputs of a run in addition to its result.
 
     Attributes
     ----------
@@ -656,8 +660,8 @@ class OutputConfig(Section):
         Exit code 6 if less than this share of the larger selection, such as 0.8, is common to
         this run and the former run of the series ({date} in run). null: never.
     metrics
-        File that gets rows, seconds, memory, recall and the share of the former selection
-        in the text format of Prometheus when a run ends. null: none.
+        File for rows, seconds, memory, recall and the share in common with the former run,
+        in the Prometheus text format. null: none.
     """
 
     anndata: bool = False

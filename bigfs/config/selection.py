@@ -65,16 +65,16 @@ class Selection(Section):
         numbers, such as wavelengths. null: skip none.
     include
         Features that are always selected, by names, globs or ranges as in input.columns;
-        the others fill up. They come first, with the best score; agreements of fits leave
-        them out. null: none.
+        the method selects the rest. They come first, with the best score; the agreement of
+        fits does not count them. null: none.
     graph
         The neighbor graph (methods that use one). null: the defaults.
     spectral
         The eigenvectors (methods that use them). null: the defaults.
     blocks
-        The pieces the data is read in.
+        The blocks in which the data are read.
     random_state
-        Seed of every draw; the same seed gives the same ranking. null: a fresh one.
+        Seed of all random draws; the same seed gives the same ranking. null: a random one.
     """
 
     # The methods (`bigfs.selectors.method.Method`) by name.
@@ -148,7 +148,7 @@ def _as_date(value: Any) -> Any:
     try:
         return datetime.date.fromisoformat(str(value)).isoformat()
     except ValueError:
-        raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
+        raise ValueError(f"must be a date such as 2026-11-21. Got {shown(value)}") from None
 
 
 def name_of_input(uri: str) -> str:
@@ -199,8 +199,7 @@ class _RunSection(Section):
         other = re.search(r"\{\w*\}", self.run.replace(DATE, ""))
         if other is not None:
             raise ValueError(
-                f"run: {other[0]} stands for nothing; {DATE} does, for the date, and so do "
-                f"{' and '.join(names)}"
+                f"run: unknown placeholder {other[0]}. Known: {', '.join([DATE, *names])}"
             )
         if DATE in self.run:
             if DATE not in self.run.rpartition("/")[2] or self.run.count(DATE) > 1:
@@ -223,7 +222,7 @@ class Config(Selection, _RunSection):
     Attributes
     ----------
     evaluate
-        Compare the selection with known labels at the end. null: do not.
+        Compare the selection with known labels at the end. null: no comparison.
     stability
         Stability of the selection, from fits on samples. null: only if quick or
         n_features_to_select needs it.
@@ -234,7 +233,7 @@ class Config(Selection, _RunSection):
         Curves over the number of features, and the reason why each is selected or left out;
         at most one more pass over the data. false: only if n_features_to_select is auto.
     output
-        What is written beside the result.
+        What is written in addition to the result.
     report
         report.html of the command line. null: none.
     cluster
@@ -271,7 +270,7 @@ class Config(Selection, _RunSection):
         batches = self.input.batch_key
         if batches is not None and "batch_key" not in type(section).model_fields:
             raise ValueError(
-                f"method '{self.method}' does not score batches apart and would ignore "
+                f"method '{self.method}' does not score batches separately and would ignore "
                 "input.batch_key; remove it"
             )
         if batches is not None:

@@ -284,8 +284,8 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
         kept = set(values.tolist()) if values.ndim == 1 and values.dtype.kind in "iu" else set()
         if not kept or len(kept) < len(values) or min(kept) < 0 or max(kept) >= n_features:
             raise InputError(
-                f"{name} must be different feature indices from 0 to {n_features - 1}, at least "
-                f"one. Got an array of {values.dtype} with shape {values.shape}."
+                f"{name} must hold at least one feature index, from 0 to {n_features - 1}, and no "
+                f"duplicates. Got an array of {values.dtype} with shape {values.shape}."
             )
         sets.append(kept)
     count, sizes = len(sets[0] & sets[1]), sorted(len(kept) for kept in sets)
@@ -331,8 +331,8 @@ def _comparable(X: np.ndarray) -> np.ndarray:
     largest = float(sizes.max())
     if largest and sizes[sizes > 0].min() < _VANISHING * largest:
         raise InputError(
-            f"X has a value of {largest:.3g} in row {int(sizes.argmax())}: beside it the distances "
-            "of other rows vanish. Leave the row out, or scale the features."
+            f"X has a value of {largest:.3g} in row {int(sizes.argmax())}, relative to which the "
+            "distances of other rows vanish. Leave the row out, or scale the features."
         )
     is_near_one = not largest or 1e-100 < largest < 1e100
     return X if is_near_one else np.asarray(np.ldexp(X, -int(np.frexp(largest)[1])))
@@ -361,9 +361,9 @@ def _labels(y: Any, name: str) -> np.ndarray:
     except InputError:
         raise
     except (IndexError, TypeError, ValueError) as error:  # None, ragged lists, undecodable bytes
-        raise InputError(f"{name} must be one label for each row. Got others: {error}.") from None
+        raise InputError(f"{name} must hold one label for each row: {error}.") from None
     if values.ndim != 1 or len(values) == 0:
-        raise InputError(f"{name} must be one label for each row. Got shape {values.shape}.")
+        raise InputError(f"{name} must hold one label for each row. Got shape {values.shape}.")
     classes, numbers = np.unique(values, return_inverse=True)
     check_classes(classes, len(values), name, refuse=is_continuous(classes))
     return numbers.astype(np.int64)

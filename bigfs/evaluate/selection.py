@@ -222,9 +222,9 @@ def measure_selection(
         return _by_components(blocks, y, protocol, memory_limit)
     if blocks.sparse and is_large(blocks.layout):
         raise InputError(
-            f"{blocks.source.uri}: all {blocks.n_features:,} features of sparse data above "
-            f"{format_bytes(DENSE_LIMIT_BYTES)} dense are judged by principal components only. "
-            "Set evaluate.n_components to 50, or select fewer."
+            f"{blocks.source.uri}: all {blocks.n_features:,} features of sparse data of more than "
+            f"{format_bytes(DENSE_LIMIT_BYTES)} in dense form can only be evaluated by principal "
+            "components. Set evaluate.n_components to 50, or select fewer features."
         )
     blocks, scratch = blocks.dense(), blocks.scratch
     labels = scratch.put(scratch.unique("labels"), y)
@@ -415,8 +415,8 @@ def _in_memory(blocks: RowBlocks, labels: ArrayRef, protocol: Protocol) -> dict[
     )
     if n_distinct < protocol.n_clusters:
         logger.warning(
-            f"Only {n_distinct:,} rows of the judged features differ: k-means finds as many "
-            f"clusters, not {protocol.n_clusters:,}."
+            f"The evaluated features have only {n_distinct:,} distinct rows: k-means forms that "
+            f"many clusters, not {protocol.n_clusters:,}."
         )
     return _summarize(correlated, results[: len(strips)], results[len(strips) :], n_samples)
 

@@ -111,7 +111,7 @@ def check_labels(
     if config.evaluate is None or config.evaluate.labels is None:
         return None
     # Templates evaluate by the labels of their own data, which other data do not have.
-    otherwise = ", or leave the evaluation out (--set evaluate=null)"
+    otherwise = ", or omit the evaluation (--set evaluate=null)"
     labels = config.evaluate.labels
     return load_labels(labels, n_samples, dropped, otherwise, to_judge_by=True, rows=rows)
 

@@ -114,7 +114,7 @@ def compare(
     config = load_comparison(config, overrides, labels)
     if not isinstance(config, Comparison):
         if data is not None:
-            raise InputError("The table of a paper reads the sets that it names; leave out data.")
+            raise InputError("The table of a paper reads the data sets that it names; omit data.")
         return paper_tables().run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
     fits = _fits(config)
@@ -304,8 +304,8 @@ def _naming(method: str) -> Iterator[None]:
         yield
     except (InputError, MemoryLimitError, NumericalError) as error:
         error.add_note(
-            f"It was method '{method}' of this comparison. What is finished is kept: leave that "
-            "method out, or change its settings, and run again."
+            f"The error is from method '{method}' of the comparison. Finished stages are kept: "
+            "remove the method, or change its settings, and run again."
         )
         raise
 

@@ -195,8 +195,8 @@ def refuse_other(config: Any) -> None:
     other = [f"{key} {held[key]}, not {given[key]}" for key in held if held[key] != given[key]]
     if other:
         raise InputError(
-            f"{config.run} holds a finished run of {' and '.join(other)}. Give another directory, "
-            f"such as --set run={config.run}-2, or replace what is there with --fresh."
+            f"{config.run} holds a finished run of {' and '.join(other)}. Use another directory, "
+            f"such as --set run={config.run}-2, or replace the finished run with --fresh."
         )
 
 
@@ -313,7 +313,7 @@ def extend_copy(
         return _extended(config, former, source, target, stage)
     except (BigfsError, OSError, KeyError, TypeError, ValueError) as error:
         remove_tree(target)
-        logger.info("all files are copied, not only new ones (which would end with: %s)", error)
+        logger.info("all files are copied instead of only the new ones: %s", error)
         return None
 
 
@@ -324,19 +324,19 @@ def _extended(
     name, parts = former.path.name, parts_of(config.input.uri)
     before, record = former.manifest["data"].get("parts"), former.manifest["stages"].get("data")
     if not before or not parts or record is None or not isinstance(source, ChainedSource):
-        raise InputError(f"{name} had no copy of several files")
+        raise InputError(f"{name} has no copy of several files")
     if not stage.is_like(record):
         raise InputError(f"{name} read its files with other settings")
     if source.sparse or source.categories or config.input.rows is not None:
         raise InputError(
-            "they are sparse, or have categories or a choice of rows, which depend on all files"
+            "the files are sparse, or have categories or a row filter, which depend on all files"
         )
     for old, new in zip(before, parts, strict=False):
         if old != new:
-            how = "was changed" if old[0] == new[0] else f"is where {old[0]} was"
+            how = "was changed" if old[0] == new[0] else f"took the place of {old[0]}"
             raise InputError(f"{new[0]} {how} since {name}")
     if len(before) >= len(parts):
-        raise InputError(f"{name} had {len(before)} files, and there are {len(parts)}")
+        raise InputError(f"{name} read {len(before)} files, and there are now {len(parts)}")
     former.check_unchanged("data")
     copy_linked(former.stage_path("data"), target)
     with as_part():

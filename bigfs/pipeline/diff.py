@@ -135,14 +135,15 @@ class Difference:
         for other in self.expected:
             verdict = "no more" if self.agreement >= other.limit else "more"
             lines.append(
-                f"agreement {self.agreement:.2f}: {verdict} than other rows would change, by the "
-                f"stability of {other.run} ({other.stability:.2f}, {other.low:.2f} to "
+                f"agreement {self.agreement:.2f}: {verdict} change than other rows would cause, by "
+                f"the stability of {other.run} ({other.stability:.2f}, {other.low:.2f} to "
                 f"{other.high:.2f}, on {other.sample_size:,} rows; two further samples agree by "
                 f"{other.limit:.2f} or more)"
             )
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
-        for title, features in (("came", self.came), ("went", self.went), ("moved", self.moved)):
+        listed = {"added": self.came, "removed": self.went, "changed rank": self.moved}
+        for title, features in listed.items():
             table = [
                 [f.name, f"rank {f.first_rank or 'none'} -> {f.second_rank or 'none'}"]
                 for f in features[:_SHOWN]
@@ -183,8 +184,8 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     sides = list(zip((a, b), columns, strict=True))
     ranks = np.array([_ranks(result, where) for result, where in sides])
     masks = np.array([np.isin(where, result.selected) for result, where in sides])
-    anyway = np.array([np.isin(where, _included(result)) for result, where in sides]).all(axis=0)
-    free = masks if anyway.all() else masks[:, ~anyway]
+    included = np.array([np.isin(where, _included(result)) for result, where in sides]).all(axis=0)
+    free = masks if included.all() else masks[:, ~included]
 
     def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
         """Return the features of a mask, sorted by ascending values of ``order``."""
@@ -197,7 +198,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         str(second),
         (len(a.selected), len(b.selected)),
         len(names),
-        int(anyway.sum()),
+        int(included.sum()),
         selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
         float(agreement_of_pairs(free)[0]),
         [*_expected(first, a), *_expected(second, b)],
@@ -218,10 +219,10 @@ def _included(result: Result) -> np.ndarray:
 
 def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
     """Yield the agreement expected by the stability of a run, if that was measured."""
-    sure = result.stability
-    if sure is not None:
-        mean, limit = sure.stability, sure.lowest_of_another()
-        yield Expected(str(run), sure.sample_size, mean.value, mean.low, mean.high, limit)
+    measured = result.stability
+    if measured is not None:
+        mean, limit = measured.stability, measured.lowest_of_another()
+        yield Expected(str(run), measured.sample_size, mean.value, mean.low, mean.high, limit)
 
 
 def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int]]]:
@@ -232,8 +233,8 @@ def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int]]]:
         return names, [[place.get(name, -1) for name in names] for place in places]
     if a.n_features != b.n_features:
         raise InputError(
-            f"{a.path} has {a.n_features} features and {b.path} {b.n_features}, and no names by "
-            "which they could be matched."
+            f"{a.path} has {a.n_features} features and {b.path} has {b.n_features}; without "
+            "feature names they cannot be matched."
         )
     names = a.feature_names or b.feature_names or [str(i) for i in range(a.n_features)]
     return names, [list(range(a.n_features))] * 2

@@ -67,7 +67,8 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     if output is not None:
         if not isinstance(new := as_location(output), Path):
             raise InputError(
-                f"{new}: give a file of this machine, or none for {REPORT} of the run."
+                f"{new}: the report can only be written to a local file. Give a local path, or "
+                f"none for {REPORT} in the run directory."
             )
         new = check_new_file(new)
         with creating(new), unnamed_file(new) as file:

@@ -107,7 +107,7 @@ def _inspect_run(path: Location, verify: bool) -> str:
     damaged = [name for name in manifest["stages"] if not directory.is_intact(name)]
     if damaged:
         lines.append(
-            f"files are missing of: {', '.join(damaged)}; run it again: they are made anew"
+            f"Files of these stages are missing: {', '.join(damaged)}. Run again to recreate them."
         )
     if "result" in manifest["stages"] and not damaged:
         text = open_result(path).summary()
@@ -122,7 +122,7 @@ def _verified_stage(directory: RunDirectory, name: str) -> str:
     if name == "data":
         return _verified(directory.stage_path(name))
     directory.check_unchanged(name)
-    return f"{name}: all its files are there and match"
+    return f"{name}: all files are present and unchanged"
 
 
 def _verified(path: Location) -> str:
@@ -199,7 +199,7 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         members = _members(path)
         if not members:
             raise InputError(refusal)
-        return [f"{path}:", *members, "", f"bigfs run would say: {refusal}"]
+        return [f"{path}:", *members, "", f"bigfs run would refuse this input: {refusal}"]
     if columns:
         if not is_open:
             lines.append(f"{path}: {len(columns):,} columns")
@@ -207,7 +207,8 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
         return [*lines, *_table(columns, n_rows), *units, "", *verdict]
     source = open_matrix(path, **opening) if source is None else source
     if not source.starts_quickly:
-        return [*lines, "not stored by rows: a run brings it into order of rows first.", *units]
+        order = "The array is not stored row by row; a run rewrites it in row order first."
+        return [*lines, order, *units]
     lines += [*_values(source), *units]
     return [*lines, *annotated_lines(path, source, opening)]
 
@@ -288,11 +289,11 @@ def _column(name: str, kind: str, array: Any) -> TableColumn:
     if content == "number":
         shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
         # Only whole numbers are taken for ids: measurements and dates may all differ as well.
-        alike = rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values)
+        may_be_id = rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values)
     else:
         shown = ", ".join(value[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
-        alike = content == "category"
-    is_id = alike and rows > 2 and len(distinct) == rows
+        may_be_id = content == "category"
+    is_id = may_be_id and rows > 2 and len(distinct) == rows
     n_inf = sum(abs(value) > LARGEST for value in values) if content == "number" else 0
     return TableColumn(
         name, kind, is_number, rows - len(values), n_inf, len(distinct), shown, is_id
@@ -335,9 +336,9 @@ def _verdict(
     if not opening:  # otherwise the refusal says what else is needed
         # Texts come first: if many columns of whole numbers have only distinct values, these are
         # measurements rather than ids.
-        alike = sorted((c for c in columns if c.is_id), key=lambda column: column.is_number)
-        is_clear = bool(alike) and (not alike[0].is_number or len(alike) <= _MOST_IDS)
-        ids = alike[0].name if is_clear else None
+        candidates = sorted((c for c in columns if c.is_id), key=lambda column: column.is_number)
+        is_clear = candidates and (not candidates[0].is_number or len(candidates) <= _MOST_IDS)
+        ids = candidates[0].name if is_clear else None
         settings += [] if ids is None else [f"input.index={as_setting(ids)}"]
         others = [column for column in columns if not column.is_number and column.name != ids]
         classes = [c.name for c in others if 1 < c.distinct <= _FEW * n_rows and not c.missing]
@@ -348,31 +349,32 @@ def _verdict(
     if gaps:
         all_empty = all(column.missing == n_empty for column in gaps)
         settings.append(f"input.missing={'drop_rows' if all_empty else 'mean'}")
-    lines = [f"bigfs run would say: {refusal}"] if refusal else []
+    lines = [f"bigfs run would refuse this input: {refusal}"] if refusal else []
     if gaps:
         what = "column of numbers has" if len(gaps) == 1 else "columns of numbers have"
         lines.append(f"{len(gaps):,} {what} missing values, which a run refuses.")
     if empty:
-        lines.append(f"No row of the first {n_rows:,} has a value in {first_of(empty, _EXAMPLES)}.")
+        named = first_of(empty, _EXAMPLES)
+        lines.append(f"None of the first {n_rows:,} rows has a value in {named}.")
     n_inf = sum(column.infinite for column in numbers if column.is_feature)
     if n_inf:
         lines.append(_infinite(n_inf))
     if n_empty:
         lines.append(
-            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
-            "drop_rows leaves out every row that lacks one."
+            f"{n_empty:,} of the first {n_rows:,} rows have no values at all; input.missing: "
+            "drop_rows leaves out every row with a missing value."
         )
     if unlike:
         named = first_of(unlike, _EXAMPLES)
-        lines.append(f"Numbers with names unlike the others, which may be no features: {named}.")
+        lines.append(f"Columns of numbers named unlike the others may not be features: {named}.")
     if opening and refusal:
         return lines
     command, remains = proposal(path, settings)
     if remains:
-        return [*lines, f"With {command} it would say: {remains}"]
+        return [*lines, f"{command} would be refused: {remains}"]
     if not settings:
-        return lines or ["bigfs run would take it as it is."]
-    return [*lines, f"It would take: {command}", *_known_classes(classes)]
+        return lines or ["bigfs run accepts this input as it is."]
+    return [*lines, f"Proposed command: {command}", *_known_classes(classes)]
 
 
 def _without(opening: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
@@ -417,7 +419,7 @@ def _values(source: Source) -> list[str]:
     rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
     X = next(source.iter_blocks(rows), None)
     if X is None or len(X) == 0:
-        return ["bigfs run would say: at least 2 samples are needed. Got 0."]
+        return ["bigfs run would refuse this input: at least 2 samples are needed. Got 0."]
     lines = []
     if source.feature_names:
         lines.append(f"features: {first_of(source.feature_names, 5)}")
@@ -434,10 +436,10 @@ def _values(source: Source) -> list[str]:
     if n_nan:
         n_empty = int(np.isnan(X).all(axis=1).sum())
         cure = "drop_rows" if n_nan == n_empty * X.shape[1] else "mean"
-        empty = f", {n_empty:,} whole rows among them" if n_empty else ""
+        empty = f", including {n_empty:,} whole rows" if n_empty else ""
         lines.append(
-            f"{n_nan:,} values are missing ({n_nan / X.size:.1%}{empty}), which a run refuses; it "
-            f"would take them with --set input.missing={cure}."
+            f"{n_nan:,} values are missing ({n_nan / X.size:.1%}{empty}), which a run refuses "
+            f"without --set input.missing={cure}."
         )
     if n_inf:
         lines.append(_infinite(n_inf))
@@ -493,14 +495,14 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     settings = [f"input.{name}={value}" for name, value in opening.items()]
     layer = None if "layer" in opening else _layer_of_counts(path, source, opening, members)
     settings += [f"input.layer={layer}"] if layer else []
-    method, what = "mcfs", "It would take"
+    method, what = "mcfs", "Proposed command"
     if layer is not None:
         method, what = "highly_variable", "For counts"
         settings.append(f"n_features_to_select={min(_GENES, max(1, source.n_features // 2))}")
     columns = () if "labels" in opening else members["obs"]
     classes = [name.partition(" (")[0] for name in columns if "categories" in name]
     command, refusal = proposal(path, settings, method)
-    verdict = f"With {command} it would say: {refusal}" if refusal else f"{what}: {command}"
+    verdict = f"{command} would be refused: {refusal}" if refusal else f"{what}: {command}"
     return [*lines, "", verdict, *_known_classes(classes)]
 
 

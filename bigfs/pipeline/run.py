@@ -166,8 +166,8 @@ def _run(
             remove_report(directory.path, directory.manifest["id"])  # of an earlier result
         return result
 
-    all_of_it = partial(update_or_redo, work)
-    result = run_in_directory(config, all_of_it, (FEATURES,), scheduler=scheduler, **options)
+    work_or_redo = partial(update_or_redo, work)
+    result = run_in_directory(config, work_or_redo, (FEATURES,), scheduler=scheduler, **options)
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     metrics.write(EXIT_DONE, result)
@@ -207,10 +207,10 @@ def run_in_directory(
         report = check_new_file(Path(performance_report), REPORT_TITLE)
     address = scheduler_address(scheduler, config.cluster)
 
-    def all_of_it() -> T:
+    def checked_work() -> T:
         preflight(directory.attempt_path)
         _begin(directory, config)
-        result = _healing(work, directory)
+        result = _work_or_reingest(work, directory)
         directory.finish()
         return result
 
@@ -222,10 +222,10 @@ def run_in_directory(
         reporting_performance(report),
         showing(str(directory.path)),
     ):
-        return run_apart(all_of_it, watch_cluster(config.cluster))
+        return run_apart(checked_work, watch_cluster(config.cluster))
 
 
-def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
+def _work_or_reingest(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
     """Do the work; if the data in the run directory are damaged, ingest them again."""
     try:
         return work(directory)
@@ -237,11 +237,10 @@ def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
         directory.drop("data")
         if is_new:
             raise StorageError(
-                f"{error} It was written by this run: check the disk of {directory.path}, then run "
-                "again."
+                f"{error} This run wrote it: check the disk of {directory.path}, then run again."
             ) from error
         logger.warning("data in the run directory are damaged and are ingested again: %s", error)
-        return _healing(work, directory)
+        return _work_or_reingest(work, directory)
 
 
 def _begin(directory: RunDirectory, config: Any) -> None:
@@ -339,20 +338,20 @@ def _samples(
     The keys of the values are names of stages, or "" for a metric of the run.
     """
     stages = manifest["stages"]
-    yield "exit_code", "How the last run ended; -1 while it is running.", {"": code}
+    yield "exit_code", "Exit code of the last run; -1 while it is running.", {"": code}
     if result is not None:
         new = float(manifest.get("updated_from", {}).get("new_rows", 0))
         yield "rows", "Rows of the data.", {"": float(result.n_samples)}
-        yield "new_rows", "Rows since the run that was updated; 0 if none was.", {"": new}
+        yield "new_rows", "Rows added since the run that was updated, or 0.", {"": new}
     if stages:
         last = max(stage["committed"] for stage in stages.values())
-        yield "finished_seconds", "When the last stage was finished, since 1970.", {"": last}
+        yield "finished_seconds", "Unix time at which the last stage finished.", {"": last}
         seconds = {name: stage["seconds"] for name, stage in stages.items()}
-        yield "stage_seconds", "Seconds that a stage took.", seconds
+        yield "stage_seconds", "Duration of a stage in seconds.", seconds
         peaks = {name: float(stage["measured_peak_bytes"]) for name, stage in stages.items()}
-        yield "stage_peak_bytes", "Largest memory of a process.", peaks
+        yield "stage_peak_bytes", "Peak memory of a process in bytes.", peaks
     if result is not None and result.recall is not None:
         yield "recall", "Share of the true neighbors in the graph.", {"": result.recall["value"]}
     if result is not None and "compared" in manifest:
         share = manifest["compared"]["share"]
-        yield "selection_kept", "Share of the selection that the former run had too.", {"": share}
+        yield "selection_kept", "Share of the selection in common with the former run.", {"": share}

@@ -150,13 +150,13 @@ class ComparisonResult:
         titles = [*(SCORES[score] for score in scores), *titles]
         table = [["method", "m", *titles, "seconds", self._chance_title()]]
         for row in self.rows:
-            sure = [_sure(row)] if self._has_stability else []
+            stability = [_stability_cell(row)] if self._has_stability else []
             took = f"{row.seconds:.1f}" if row.method else "-"
             verdicts = self.than_chance(row)
             known = self._judged if verdicts else ()
             against = "  ".join(f"{verdicts.get(score, '-'):<7}" for score in known)
-            cells = [*(score_cell(row.scores, score) for score in scores), *sure, took, against]
-            table.append([row.name, str(row.n_features), *cells])
+            cells = [*(score_cell(row.scores, score) for score in scores), *stability]
+            table.append([row.name, str(row.n_features), *cells, took, against])
         lines = [
             f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features{classes}",
             self._how_judged(),
@@ -185,9 +185,9 @@ class ComparisonResult:
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
-            f"{starts} ({spec['init']}); percent, mean and deviation over repetitions, of chance "
-            "and random_selection over draws; redundancy: mean absolute correlation of the "
-            f"selected features{space}"
+            f"{starts} ({spec['init']}); percent, mean and standard deviation over repetitions "
+            "(chance and random_selection: over draws); redundancy: mean absolute correlation of "
+            f"the selected features{space}"
         )
 
     def than_chance(self, row: Row) -> dict[str, str]:
@@ -213,14 +213,15 @@ class ComparisonResult:
         return [score for score in JUDGED if f"{score}_low" in known]
 
     def _chance_title(self) -> str:
-        return "than chance: " + ", ".join(SCORES[s] for s in self._judged) if self._chance else ""
+        return "vs. chance: " + ", ".join(SCORES[s] for s in self._judged) if self._chance else ""
 
     def _chance_lines(self) -> list[str]:
         """Return lines with the 95 % interval of chance for each number of features."""
         if not self._chance:
             return []
         n_draws = next(iter(self._chance.values())).n_draws
-        lines = ["", f"chance: {n_draws} random selections; 95 % of such are within (percent)"]
+        title = f"chance: {n_draws} random selections; intervals that hold 95 % of such (percent)"
+        lines = ["", title]
         for m, row in sorted(self._chance.items()):
             cells = [
                 f"{SCORES[score]} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
@@ -346,7 +347,7 @@ class ComparisonResult:
         ]
         for pair, shares in by_pair.items():
             table.append([*pair, *(shares.get(m, "-") for m in sizes)])
-        return ["", "selections in common (percent)", *aligned(table)]
+        return ["", "selected features in common (percent)", *aligned(table)]
 
     def _shared_lines(self) -> list[str]:
         """Return lines on the time of the stages and the largest peak memory of a process."""
@@ -356,14 +357,14 @@ class ComparisonResult:
         parts = [f"{kind} {len(s)} x, {format_seconds(sum(s))}" for kind, s in seconds.items()]
         peak = max(record["measured_peak_bytes"] for record in self.stages.values())
         return [
-            f"Stages: {'; '.join(parts)}. Largest process: {format_bytes(peak)}.",
+            f"Stages: {'; '.join(parts)}. Peak memory of a process: {format_bytes(peak)}.",
             f"Table and figure: {self.path / TABLE}, {CSV}, {JSON}, {', '.join(FIGURES)}",
         ]
 
 
-def _sure(row: Row) -> str:
-    sure = row.stability
-    return "-" if sure is None else f"{sure.value:.2f} ({sure.low:.2f} to {sure.high:.2f})"
+def _stability_cell(row: Row) -> str:
+    mean = row.stability
+    return "-" if mean is None else f"{mean.value:.2f} ({mean.low:.2f} to {mean.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -537,7 +538,7 @@ class RankSummary:
             groups = "; ".join(", ".join(group) for group in ranks.groups())
             lines.append(f"{SCORES[score]}, not significantly different: {groups or 'none'}")
         if self.left_out:
-            lines.append(f"Not in every comparison, so not ranked: {', '.join(self.left_out)}")
+            lines.append(f"Not ranked, since not in every comparison: {', '.join(self.left_out)}")
         return "\n".join(lines)
 
     def csv(self) -> str:

@@ -55,8 +55,8 @@ class Updatable:
         if self.same is not None and taken_over:
             used = ", ".join(taken_over)
             if {*stages} <= {"data", *taken_over}:
-                used = "its result is"
-            return f"no new rows since {self.same.path.name}: {used} used again"
+                used = "its result"
+            return f"no new rows since {self.same.path.name}: {used} reused"
         if self.base is None or self.record is None:
             return ""
         n_new = self.record["new_rows"]
@@ -107,13 +107,13 @@ def _candidate(
     if config.update is None or not directory.may_update:
         return Updatable()
     if config.series is None:
-        logger.warning("update: auto needs {date} in run, and there is none: nothing is updated")
+        logger.warning("update: auto needs {date} in run; without it, nothing is updated")
         return Updatable()
     record = directory.manifest.get(UPDATED)
     if directory.is_repeat and record and record["data"] == key:
         if set(record["keys"]) <= set(directory.manifest["stages"]):
             return Updatable(_base_of(record, directory, config.update), record)
-    examined: Updatable | str = "there is no finished run of the series before it"
+    examined: Updatable | str = "the series has no earlier finished run"
     if (former := former_run(config)) is not None:
         try:
             if former.manifest["data"].get("key") == key:
@@ -169,7 +169,7 @@ def _broken_base(directory: RunDirectory, error: Exception) -> str:
         for name in record["keys"]:
             former.check_unchanged(name)
     except (BigfsError, OSError, KeyError) as reason:
-        return f"{record['run']} is damaged or gone: {reason}"
+        return f"{record['run']} is damaged or missing: {reason}"
     return ""
 
 
@@ -195,8 +195,8 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
         logger.warning("not compared with %s: %s", place.name, error)
         return
     count, most = difference.overlap.count, max(difference.n_selected)
-    words = [f"{count} of {most} selected features are those of {place.name}"]
-    for name, features in (("came", difference.came), ("went", difference.went)):
+    words = [f"{count} of {most} selected features are shared with {place.name}"]
+    for name, features in (("added", difference.came), ("removed", difference.went)):
         if features:
             words.append(f"{name}: {first_of([feature.name for feature in features], _SHOWN)}")
     directory.manifest[COMPARED] = {
@@ -205,7 +205,7 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
     below = is_below(config, directory.manifest)
     if below:
         words.append(
-            f"{difference.share:.2f} in common is below output.diff_below, "
+            f"the share in common, {difference.share:.2f}, is below output.diff_below, "
             f"{config.output.diff_below:g}: the command ends with exit code {EXIT_DIFFERENT}"
         )
     logger.log(logging.WARNING if below else logging.INFO, "%s", "; ".join(words))
@@ -221,22 +221,22 @@ def _examined(
     before, n_old = manifest.get(UPDATED) or {}, int(data.get("rows", 0))
     path, n = current["path"], current["rows"]
     if data["path"] != path and not data.get("parts"):
-        return f"the input is neither a store that bigfs wrote nor files of {name} and new ones"
+        return f"the input is neither a store that bigfs wrote nor files of {name} plus new ones"
     if manifest["method"] != config.method:
         return f"{name} is a run of another method"
     if data.get("rows_key") is None:
-        return f"what {name} read is no dense store, to which rows can be added"
+        return f"{name} did not read a dense store, to which rows can be added"
     if n < n_old:
-        return f"{config.input.uri} has {n:,} rows, and had {n_old:,} in {name}"
+        return f"{config.input.uri} has {n:,} rows, but had {n_old:,} in {name}"
     # Copied chunks may have new modification times (always in a bucket), so checksums are compared.
     copied = directory.manifest["stages"].get("data", {}).get(COPIED_FROM) == name
     known = key_of_rows(as_location(data["path"]), n_old) if copied else data["rows_key"]
     if key_of_rows(as_location(path), n_old, "none" if copied else "modified") != known:
-        return f"the first rows of {config.input.uri} are not those of {name}, or written anew"
+        return f"the first rows of {config.input.uri} differ from {name}, or were rewritten"
     if n == n_old:
-        return f"{config.input.uri} was written anew since {name}, with the same rows"
+        return f"{config.input.uri} was rewritten since {name}, with the same rows"
     if needs_moments(config.preprocess):
-        return f"preprocess {config.preprocess} changes old rows with the new ones"
+        return f"with preprocess {config.preprocess}, new rows change the values of the old ones"
     n_full, in_a_row = int(before.get("rows_of_full", n_old)), int(before.get("in_a_row", 0)) + 1
     if why := _beyond(limits, name, (n_old, n_full, n), in_a_row):
         return why
@@ -264,20 +264,20 @@ def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_ro
         ((n - n_full) / n_full, limits.most_since_full, "the last full run"),
     ):
         if share > most:
-            return f"{100 * share:.0f} % more rows than {words}, an update takes {100 * most:.0f} %"
+            return f"{100 * share:.0f} % more rows than {words}; the limit is {100 * most:.0f} %"
     if in_a_row > limits.most_in_a_row:
-        return f"{in_a_row - 1} updates in a row are the most"
+        return f"the limit of {in_a_row - 1} updates in a row is reached"
     return ""
 
 
 def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, str] | str:
     """Return the key of each stage of a former run that can be updated, or a reason if none can."""
     keys: dict[str, str] = {}
-    why = "no stage of the method is updated"
+    why = "no stage of the method can be updated"
     for stage in stages:
         record = former.manifest["stages"].get(stage.name)
         if stage.name in ("components", "graph") and not stage.updates:
-            return "neighbors by principal components, or given ones, change with new rows"
+            return "neighbors by principal components, or from the input, change with new rows"
         if not stage.updates or record is None:
             continue
         if not stage.is_like(record):

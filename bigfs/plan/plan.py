@@ -74,7 +74,7 @@ class Plan:
         free = self.place.free_scratch_bytes
         if free is not None and self.scratch_bytes > free:
             reasons.append(
-                f"The run directory needs about {format_bytes(self.scratch_bytes)} and its file "
+                f"The run directory needs about {format_bytes(self.scratch_bytes)}, but its file "
                 f"system has {format_bytes(free)} free. Free space there, or put the run "
                 "directory on a larger disk."
             )
@@ -165,16 +165,16 @@ class Plan:
         """Return the total over all stages, as a row of the table."""
         steps = tuple(step for cost in self._costs for step in cost.steps)
         cost = StageCost(steps, self.scratch_bytes)
-        return StagePlan("in all", None, cost, self.predicted_peak_bytes, self.bytes_read)
+        return StagePlan("total", None, cost, self.predicted_peak_bytes, self.bytes_read)
 
     def _verdict(self) -> list[str]:
         place = self.place
         if self.shape is None and self.fits:
-            return ["Whether it fits is checked then, before any stage but the reading."]
+            return ["Whether it fits is checked once the input is read, before any other stage."]
         base, larger = format_bytes(baseline_bytes()), format_bytes(baseline_bytes(True))
         lines = [
-            f"Peaks allow {base} for a worker before its tasks, {larger} once it has loaded "
-            "pynndescent; <= marks bounds of iterations. Processor time is an estimate from "
+            f"Peaks include {base} for a worker before its tasks, or {larger} once it has loaded "
+            "pynndescent; <= marks upper bounds of iterations. Processor time is estimated from "
             "measured rates."
         ]
         if not self.fits:
@@ -305,14 +305,14 @@ def _plan_stage(
         what = next(s.what for s in cost.steps if s.task_bytes == cost.client_bytes)
         refusal = (
             f"Stage '{name}' needs {format_bytes(cost.client_bytes)} for {what}; a memory_limit of "
-            f"{format_bytes(limit)} leaves {format_bytes(max(0, budget))} to it."
+            f"{format_bytes(limit)} leaves {format_bytes(max(0, budget))} for it."
         )
     elif needed > budget:
         refusal = (
-            f"Stage '{name}' needs {format_bytes(needed)} for its tasks, beside the process; "
-            f"a memory_limit of {format_bytes(limit)} leaves them {format_bytes(max(0, budget))}: "
-            f"{USABLE_FRACTION:.0%} of it, since Dask spills above 70%, less "
-            f"{format_bytes(baseline_bytes())} of imports. Largest part: "
+            f"Stage '{name}' needs {format_bytes(needed)} for its tasks, besides the process; "
+            f"a memory_limit of {format_bytes(limit)} leaves {format_bytes(max(0, budget))}: "
+            f"{USABLE_FRACTION:.0%} of it, since Dask spills above 70%, minus "
+            f"{format_bytes(baseline_bytes())} for imports. Largest part: "
             f"{format_bytes(cost.task_bytes)} for {cost.largest.what}."
         )
     elif peak > ENDED_FRACTION * limit or base > PAUSED_FRACTION * limit:
@@ -321,9 +321,9 @@ def _plan_stage(
         )
         refusal = (
             f"Stage '{name}' needs {format_bytes(peak)} in a worker, {format_bytes(base)} of it "
-            f"before its tasks. Of a memory_limit of {format_bytes(limit)} the "
-            f"{format_bytes(size)} may be {share:.0%} at most: Dask pauses workers above "
-            f"{PAUSED_FRACTION:.0%} and ends them at {ENDED_FRACTION:.0%}."
+            f"before its tasks. {format_bytes(size)} exceeds {share:.0%} of the memory_limit of "
+            f"{format_bytes(limit)}: Dask pauses workers above {PAUSED_FRACTION:.0%} and ends them "
+            f"at {ENDED_FRACTION:.0%}."
         )
     else:
         refusal = _real_limits(name, peak, place)
@@ -353,12 +353,12 @@ def _real_limits(name: str, peak: int, place: Place) -> str:
             continue
         if worker == "this process" or place.shared > 1:
             who = f"This machine has {format_bytes(limit)}"
-            what = f"{place.shared} workers of " if place.shared > 1 else ""
+            count = f" in each of {place.shared} workers" if place.shared > 1 else ""
         else:
-            who, what = f"Worker {worker} has {format_bytes(limit)}", ""
+            who, count = f"Worker {worker} has {format_bytes(limit)}", ""
         needed = math.ceil(place.shared * peak / ENDED_FRACTION)
         return (
-            f"{who} and stage '{name}' needs {what}{format_bytes(peak)} in a worker: have at least "
-            f"{format_bytes(needed)}, or fewer workers, or a smaller memory_limit."
+            f"{who}, but stage '{name}' needs {format_bytes(peak)}{count}. Provide at least "
+            f"{format_bytes(needed)}, or use fewer workers or a smaller memory_limit."
         )
     return ""

@@ -194,9 +194,9 @@ def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Conf
     if n_samples > n_read or not plan_input(unsampled, source, place).fits:
         return config, ""
     return unsampled, (
-        f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows together; the whole run "
-        f"has {'' if is_counted else 'about '}{n_samples:,} and takes less time: it is what runs. "
-        "To have the samples, set stability.n_pairs."
+        f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows in total; the full run "
+        f"reads only {'' if is_counted else 'about '}{n_samples:,} rows, so it is run instead. "
+        "To force sampling, set stability.n_pairs."
     )
 
 
@@ -268,9 +268,9 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
         return make_plan([], None, place, [unknown])
     unknowns = []
     if not header.exact:
-        why = "from the size of the input"
+        why = "estimated from the size of the input"
         if config.input.missing == "drop_rows":
-            why += ", less those with NaN"
+            why += ", minus those with NaN"
         unknowns.append(f"About {shape.n_samples:,} rows, {why}; the run counts them.")
     held = {"held_bytes": header.held_bytes, "temporary_bytes": header.temporary_bytes}
     data = data_stage(config.input, config.preprocess, header.stored, **held)

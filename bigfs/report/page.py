@@ -122,13 +122,13 @@ def comparison_page(
     """
     rows = table["rows"]
     names = [key for key in SCORES if any(_percent(row, key) for row in rows)]
-    sure = ["stability (95 %)"] if any(_agreement(row) for row in rows) else []
+    stability = ["stability (95 %)"] if any(_agreement(row) for row in rows) else []
     body = [
         [
             row["name"],
             f"{row['n_features']:,}",
             *(_beside_chance(row, key) for key in names),
-            *(_agreement(row) for _ in sure),
+            *(_agreement(row) for _ in stability),
             "" if row["method"] is None else f"{row['seconds']:.1f}",
         ]
         for row in rows
@@ -144,7 +144,7 @@ def comparison_page(
         best=_best(table),
         about=f"{table['n_samples']:,} rows, {table['n_features']:,} features{classes}. "
         "Values in percent.",
-        head=["method", "m", *(SCORES[key] for key in names), *sure, "seconds"],
+        head=["method", "m", *(SCORES[key] for key in names), *stability, "seconds"],
         rows=body,
         judged=any(row.get("than_chance") for row in rows),
         curves=Drawn(base64.b64encode(drawing.encode()).decode(), "Scores by number of features"),
@@ -187,7 +187,9 @@ def _drawn(draw: Callable[[Any], Any], label: str, height: float = 3.4) -> Drawn
 
 def _best(table: dict[str, Any]) -> str:
     """Return a sentence that names the best method by the first score, and those tied with it."""
-    key, what = ("nmi", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
+    key, what = (
+        ("nmi", "Highest NMI") if table["n_classes"] else ("explained", "Most variance explained")
+    )
     methods = [row for row in table["rows"] if row["name"] not in (ALL_FEATURES, CHANCE)]
     values = [(row, shown) for row in methods if (shown := _percent(row, key))]
     if not values:
@@ -230,11 +232,11 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     tiles = [(f"{100 * share:.0f} %", f"of the features' variance explained{by}{mean}")]
     if few == n_selected:
         enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
-        tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
-    sure = result.stability
-    if sure is not None:
-        text = f"of the features are common to two samples of {sure.sample_size:,} rows"
-        tiles.insert(0, (sure.share_line(), text))
+        tiles.append((f"{enough}", f"of the features explain {100 * _ENOUGH:.0f} % of that"))
+    stability = result.stability
+    if stability is not None:
+        text = f"of the features are common to two samples of {stability.sample_size:,} rows"
+        tiles.insert(0, (stability.share_line(), text))
     if result.evaluation is not None:
         nmi = {
             name: f"{100 * result.evaluation[name]['nmi_mean']:.0f} %"
@@ -247,13 +249,13 @@ def _tiles(result: Result, sample: Sample) -> list[tuple[str, str]]:
     if result.recall is not None:
         share = float(result.recall["value"])
         tiles.append((f"{100 * share:.0f} %", "of the true neighbors are in the graph"))
-    if n_selected < result.n_features and result.is_quick and sure is not None:
-        last, first = 100 * sure.frequencies[result.ranking[n_selected - 1 : n_selected + 1]]
-        text = "frequency of the last kept and the first left out"
+    if n_selected < result.n_features and result.is_quick and stability is not None:
+        last, first = 100 * stability.frequencies[result.ranking[n_selected - 1 : n_selected + 1]]
+        text = "frequency of the last selected and the first other feature"
         tiles.append((f"{last:.0f} | {first:.0f} %", text))
     elif n_selected < result.n_features:
         last, first = result.scores[result.plot.ranking[n_selected - 1 : n_selected + 1]]
-        text = "score of the last kept and the first left out"
+        text = "score of the last selected and the first other feature"
         tiles.append((f"{last:#.3g} | {first:#.3g}", text))
     return tiles
 
@@ -266,7 +268,7 @@ def _reasons(curves: Curves, features: list[int]) -> dict[int, tuple[str, int | 
     reasons: dict[int, tuple[str, int | None]] = {}
     for feature in features:
         j, r = int(curves.closest[feature]), curves.correlation[feature]
-        alone = "" if np.isnan(r) else "tied to none"
+        alone = "" if np.isnan(r) else "correlated with none"
         reasons[feature] = (f"{r:.2f} with ", j) if j >= 0 else (alone, None)
     path = zip(curves.order.tolist(), curves.adds, curves.explains, strict=True)
     for feature, share, part in path:
@@ -308,7 +310,7 @@ def _quality(result: Result) -> list[list[str]]:
         if len(spectrum) > 1 and spectrum[-1] > 0:
             n_groups = int(relative_gaps(np.asarray(spectrum)).argmax()) + 2
             low, high = spectrum[n_groups - 2], spectrum[n_groups - 1]
-            gap = f"{low:.3g} to {high:.3g}, as of {n_groups} groups"
+            gap = f"{low:.3g} to {high:.3g}, suggests {n_groups} groups"
             rows.append(["largest relative gap", gap])
     for name, title in (
         ("n_clusters", "clusters"),

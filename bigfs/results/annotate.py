@@ -75,7 +75,7 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
     """
     source, place = check_annotatable(str(result.manifest["data"]["uri"])), as_location(dest)
     if not isinstance(place, Path):
-        raise InputError(f"{dest}: a copy can be written to a local disk only. Give a path there.")
+        raise InputError(f"{dest}: a copy can only be written to a local disk. Give a local path.")
     kind = source.suffix.lower()
     if place.suffix.lower() != kind:
         raise InputError(f"{dest}: a copy of {source} must end in {source.suffix}.")
@@ -89,8 +89,8 @@ def write_annotated(result: Result, dest: str | Location, *, overwrite: bool = F
             raise InputError(f"{dest} already exists. Give another name{cure}.")
     if result.settings["input"].get("columns") is not None:
         raise InputError(
-            f"{source} has more features than the run read (input.columns), whose result is no "
-            "column of its var. Export the selected columns: all else stays there too."
+            f"{source} has more features than the run read (input.columns), so that its var cannot "
+            "hold the result. Export the selected columns, which keeps the rest of it."
         )
     columns = columns_of_var(result.ranking, result.scores, result.selected)
     names, run = result.feature_names, (result.method, result.settings)
@@ -108,8 +108,8 @@ def check_annotatable(uri: str) -> Path:
     source = as_path(uri)
     if not isinstance(source, Path) or source.suffix.lower() not in _WRITERS:
         raise InputError(
-            f"{uri} is not a .h5ad file or AnnData .zarr on a local disk; only these get "
-            "columns of var. Export the selected columns instead."
+            f"{uri} is not a .h5ad file or AnnData .zarr on a local disk; only these can be "
+            "annotated. Export the selected columns instead."
         )
     return source
 
@@ -265,13 +265,13 @@ def check_output(config: Config) -> None:
     check_annotatable(config.input.uri)
     if config.input.columns is not None:
         raise InputError(
-            "output.anndata: true writes a copy with all columns, and input.columns leaves some "
-            "out. Set one of them to null or false."
+            "output.anndata: true writes a copy with all columns, but input.columns leaves some "
+            "out. Set input.columns to null, or output.anndata to false."
         )
     if is_remote(config.run):
         raise InputError(
-            "output.anndata: true writes to a local disk, and the run directory is in a bucket. "
-            "Set it to false, and let 'bigfs export RUN cells.h5ad --annotate' write a copy."
+            "output.anndata: true writes to a local disk, but the run directory is in a bucket. "
+            "Set it to false, and write a copy with 'bigfs export RUN cells.h5ad --annotate'."
         )
 
 

@@ -55,8 +55,8 @@ def open_run_data(path: Location) -> RandomAccessSource:
     made_of = stages.get("result", {}).get("data_key")
     if made_of and made_of != stages.get("data", directory.manifest["data"])["key"]:
         raise InputError(
-            f"{path} was run again on other data, or other columns or rows of them, and did not "
-            "finish: the data of its result are gone. Run it again."
+            f"{path} was run again on other data, or other columns or rows of them, and that run "
+            "did not finish: the data of the result are gone. Run it again."
         )
     if "data" in stages:
         matrix = open_matrix(str(directory.stage_path("data")))
@@ -200,10 +200,10 @@ def export_columns(
     kind = format_named(str(dest))
     if kind is None or not str(dest).lower().endswith(kind.writes):
         known = ", ".join(ending for entry in FORMATS for ending in entry.writes)
-        raise InputError(f"{dest}: the format is chosen by the name, which must end in {known}.")
+        raise InputError(f"{dest}: the name determines the format, and must end in {known}.")
     if ids and not kind.keeps_ids:
         known = ", ".join(e for entry in FORMATS if entry.keeps_ids for e in entry.writes)
-        raise InputError(f"{dest}: {kind.writes[0]} cannot hold ids. Write {known}.")
+        raise InputError(f"{dest}: {kind.writes[0]} cannot hold ids. Use {known}.")
     read = as_location(columns.uri)
     if is_within(read, place) or is_within(place, read):
         raise InputError(f"{dest} is the input, and cannot be replaced. Give another name.")
@@ -214,7 +214,9 @@ def export_columns(
     if kind is ZARR:
         return ingest(columns, place, overwrite=overwrite).path
     if not isinstance(place, Path):
-        raise InputError(f"{dest}: only .zarr is written to a bucket. Give a file, or NAME.zarr.")
+        raise InputError(
+            f"{dest}: only .zarr can be written to a bucket. Give a local path, or NAME.zarr."
+        )
     _check_file(place, overwrite)
     if original is not None and ".h5ad" in kind.writes:
         before = fingerprint(str(original.path))
@@ -351,8 +353,8 @@ def to_grid(
         places = np.flatnonzero(row_mask)
     if len(values) != len(places) or values.dtype.kind not in "biuf":
         raise InputError(
-            f"There are {len(values):,} values for {len(places):,} rows of {source.uri}, of type "
-            f"{values.dtype}. Give a number for each."
+            f"values must hold a number for each of the {len(places):,} rows of {source.uri}. Got "
+            f"{len(values):,} values of type {values.dtype}."
         )
     if fill is None:
         fill = -1 if values.dtype.kind in "iu" else np.nan
@@ -413,7 +415,7 @@ class Original:
                 if not same.all():
                     raise InputError(
                         f"{self.path} has other values than the run read. Run it again, or export "
-                        "to another format, which takes them from the run."
+                        "to another format, which takes the values from the run."
                     )
                 first += len(values)
                 progress.advance(len(values))
@@ -502,7 +504,7 @@ def _write_matrix(root: Any, name: str, node: Any, kept: np.ndarray) -> None:
     if kind in SPARSE:
         matrix, packed = sparse_dataset(node), node["data"]
     elif not hasattr(node, "shape"):
-        raise InputError(f"{name} is stored as {kind}, which is not written. Export to .zarr.")
+        raise InputError(f"{name} is stored as {kind}, which cannot be written. Export to .zarr.")
     by_column = kind == "csc_matrix"
     options = {"compression": packed.compression} if hasattr(packed, "id") else {}
     if kind not in SPARSE:

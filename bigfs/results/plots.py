@@ -116,7 +116,7 @@ class Plots:
         if self.curves_ is None:
             raise InputError(
                 "This selection has no curves: runs have them unless curves is false, and fits "
-                "with n_features_to_select='auto'."
+                "have them with n_features_to_select='auto'."
             )
         ax = _axes(ax, (6, 3.6))
         for name, color in zip(_CURVES, COLORS, strict=False):
@@ -154,8 +154,8 @@ class Plots:
             known = np.asarray(labels)
             if known.shape != (sample.n_samples,):
                 raise InputError(
-                    f"labels must hold one for each of the {sample.n_samples:,} rows. Got shape "
-                    f"{known.shape}."
+                    f"labels must hold one label for each of the {sample.n_samples:,} rows. Got "
+                    f"shape {known.shape}."
                 )
             values, groups = np.unique(known[sample.rows], return_inverse=True)
             named = "labels"
@@ -258,7 +258,7 @@ class Plots:
         means = np.stack([sample.X[sample.groups == g][:, kept].mean(axis=0) for g in groups])
         ax = _axes(ax, (1.5 + 0.45 * len(groups) + 2, 1 + 0.24 * len(kept)))
         image = ax.imshow(means.T, cmap="RdBu_r", vmin=-2, vmax=2, aspect="auto")
-        ax.figure.colorbar(image, ax=ax, label="deviations from the mean")
+        ax.figure.colorbar(image, ax=ax, label="standard deviations from the mean")
         ax.set_xticks(range(len(groups)), [str(group) for group in groups.tolist()])
         self._name_rows(ax, kept)
         ax.set_xlabel(sample.group_name or "all rows")
@@ -296,8 +296,8 @@ class Plots:
             places = _numbers_of(self.names)
             if not np.isfinite(places).all() or _are_counted(places):
                 raise InputError(
-                    "spectrum needs the position of each feature, as axis: their names are no "
-                    "numbers, or only count them."
+                    "spectrum needs the position of each feature as axis: the feature names are "
+                    "not numbers, or only count the features."
                 )
             return places
         places = np.asarray(axis)
@@ -363,7 +363,7 @@ def plot(selector: Any, X: Any = None) -> Plots:
     @cache
     def sample() -> Sample:
         if X is None:
-            raise InputError("This picture shows rows: give the data, bigfs.plot(selector, X).")
+            raise InputError("This plot shows rows and needs the data: bigfs.plot(selector, X).")
         labels = getattr(selector, "labels_", None)
         return sample_of(X, ranking, len(selector.selected), labels, names)
 
@@ -382,12 +382,12 @@ def plots_of(result: Result) -> Plots:
     """Return the plots of a finished run."""
     names = [result.name_of(feature) for feature in range(result.n_features)]
     ranking, n_selected = selected_first(result.ranking, result.selected), len(result.selected)
-    curves, sure = result.curves, result.stability
-    if curves is not None and sure is not None and "stability" not in curves.values:
+    curves, stability = result.curves, result.stability
+    if curves is not None and stability is not None and "stability" not in curves.values:
         # Stability is not defined for a selection of all features.
         some = curves.sizes < result.n_features
         values = np.full(len(curves.sizes), np.nan)
-        values[some] = sure.curves(curves.sizes[some])[0]["stability"]
+        values[some] = stability.curves(curves.sizes[some])[0]["stability"]
         curves = replace(curves, values={**curves.values, "stability": values})
     sample = cache(partial(sample_of_result, result))
     return Plots(result.method, result.scores, ranking, n_selected, names, curves, sample)
@@ -396,10 +396,12 @@ def plots_of(result: Result) -> Plots:
 def check_image(shape: Sequence[int] | None, n_features: int) -> None:
     """Raise InputError unless an image of the given shape has ``n_features`` pixels."""
     if shape and (len(shape) != 2 or min(shape) < 1):
-        raise InputError(f"An image has a number of rows and one of columns. Got {tuple(shape)}.")
+        raise InputError(
+            f"The shape of an image is (rows, columns), both at least 1. Got {tuple(shape)}."
+        )
     if shape and math.prod(shape) != n_features:
         raise InputError(
-            f"report.image_shape: {' x '.join(map(str, shape))} is {math.prod(shape)} pixels, and "
+            f"report.image_shape: {' x '.join(map(str, shape))} is {math.prod(shape)} pixels, but "
             f"the data have {n_features} features. Correct it, or remove it."
         )
 

@@ -164,10 +164,10 @@ class Result:
         Ties are broken by the fits' mean score, then by mean rank. Shape (n_features,), int64. None
         without stability.
         """
-        sure = self.stability
-        if sure is None or self._fits is None:
+        stability = self.stability
+        if stability is None or self._fits is None:
             return None
-        return consensus_ranking(sure.frequencies, self._fits.scores, sure.rankings)
+        return consensus_ranking(stability.frequencies, self._fits.scores, stability.rankings)
 
     @property
     def is_quick(self) -> bool:
@@ -181,8 +181,8 @@ class Result:
             return []
         lines = self.stability.lines(self.settings["stability"]["threshold"])
         if self.is_quick:
-            line = "The selection is what these fits agree on; no graph of all rows was built."
-            lines.append(f"{line} Scores are means of the fits.")
+            line = "The selection is the consensus of these fits; no graph of all rows was built."
+            lines.append(f"{line} Scores are means over the fits.")
         return lines
 
     @property
@@ -217,12 +217,12 @@ class Result:
         """
         n_selected = check_n_selected("support (export --m)", n_features_to_select, self.n_features)
         names = ("include", "redundancy", "least_gap", "quick")
-        apart = [name for name in names if self.settings.get(name)]
-        if apart and n_selected != len(self.selected):
+        dependent = [name for name in names if self.settings.get(name)]
+        if dependent and n_selected != len(self.selected):
             logger.warning(
                 "%s: the ranking is for %d features. A run with n_features_to_select: %d may "
                 "select others.",
-                " and ".join(apart), len(self.selected), n_selected,
+                " and ".join(dependent), len(self.selected), n_selected,
             )  # fmt: skip
         return self._stored.support(n_selected)
 
@@ -338,8 +338,8 @@ class Result:
                 logger.warning("%s keeps missing values, which the run filled.", dest)
             if original is None:
                 logger.warning(
-                    "%s gets the selected columns alone. What else %s holds goes along where it is "
-                    "one AnnData on a local disk, in its place and with all its rows.", dest, uri,
+                    "%s has only the selected columns. The rest of %s is included if that is a "
+                    "single AnnData on a local disk, still in place and with all rows.", dest, uri,
                 )  # fmt: skip
         return export_columns(columns, dest, ids=ids, overwrite=overwrite, original=original)
 
@@ -360,7 +360,7 @@ class Result:
         directory = RunDirectory(self.path).read()
         if directory.manifest["stages"].get("result") != self.stages["result"]:
             raise InputError(
-                f"{self.path} was run again since this result was opened. Open it anew: "
+                f"{self.path} was run again since this result was opened. Open it again with "
                 "bigfs.open_result."
             )
         return directory
@@ -435,17 +435,17 @@ class Result:
         """Return a summary of the result for a terminal."""
         lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
-        sure = self.stability
-        table = [["rank", "feature", "score", "" if sure is None else "frequency"]]
+        stability = self.stability
+        table = [["rank", "feature", "score", "" if stability is None else "frequency"]]
         for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
-            often = "" if sure is None else f"{100 * sure.frequencies[feature]:.0f} %"
+            often = "" if stability is None else f"{100 * stability.frequencies[feature]:.0f} %"
             table.append([str(rank), name, f"{self.scores[feature]:.4g}", often])
         lines += aligned(table, " <", "  ")
         if len(self.selected) > _SHOWN:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         lines += self._subset_lines()
-        if self.stability is not None:
-            lines += ["", "  how sure", *(f"  {line}" for line in self.stability_lines)]
+        if stability is not None:
+            lines += ["", "  stability", *(f"  {line}" for line in self.stability_lines)]
         if self.curves is not None:
             lines += ["", *_number_lines(self.curves)]
         if self.evaluation is not None:
@@ -456,18 +456,18 @@ class Result:
         if self.certificate is not None:
             violation, screened = self.certificate
             lines.append(
-                f"Wide data: exact paths from {screened[-1]:,} screened features; no other one "
-                f"exceeds lambda at any knot by more than {violation.max(initial=0.0):.1e} of its "
-                "start."
+                f"Paths are exact: {screened[-1]:,} features were screened, and no other exceeds "
+                f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of the initial "
+                "lambda."
             )
         lines += [f"Result: {self.path}", f"All features, ranked: {self.path / FEATURES}"]
         uri = str(self.settings["input"]["uri"])
         is_h5ad = uri.lower().endswith(".h5ad")
         dest, file = ("DEST.h5ad", uri) if is_h5ad else ("DEST.parquet", "FILE.csv")
         place, labels = shlex.quote(str(self.path)), shlex.quote(f"{file}::COLUMN")
-        lines.append(f"The selected columns: bigfs export {place} {dest}")
+        lines.append(f"Export the selected columns: bigfs export {place} {dest}")
         if self.evaluation is None:
-            lines.append(f"Against known classes: bigfs evaluate {place} --labels {labels}")
+            lines.append(f"Compare with known classes: bigfs evaluate {place} --labels {labels}")
         return "\n".join(lines)
 
     def _subset_lines(self) -> list[str]:
@@ -540,21 +540,21 @@ def open_result(path: str | Location) -> Result:
     stored = directory.stage_path("result")
     if (directory.path / TABLE).exists() and "result" not in stages:
         raise InputError(
-            f"{path} holds a comparison. Its table has the scores of every method: see {TABLE} in "
-            "it. Results come from 'bigfs run'."
+            f"{path} holds a comparison, not the result of 'bigfs run'. Its {TABLE} has the scores "
+            "of every method."
         )
     here = shlex.quote(f"run={directory.path}")
     verb = "compare" if directory.manifest.get("method") == COMPARISON else "run"
     command = f"bigfs {verb} {shlex.quote(str(directory.path / CONFIG))} --set {here}"
-    again = f"Run it again where it was started, with '{command}'; it continues where it stopped."
+    again = f"Run it again in the folder where it started, with '{command}', to continue it."
     if not directory.is_intact("result"):
         done = f"(finished stages: {', '.join(stages) or 'none'})"
         raise InputError(f"{path}: this run has no complete result {done}. {again}")
     directory.check_unchanged("result")
     if _earlier(directory.manifest, stages) is not None:
         logger.warning(
-            "%s was run again with other settings, which did not finish: this is the result of the "
-            "run before. %s", path, again,
+            "%s was run again with other settings, and that run did not finish: this is the result "
+            "of the previous run. %s", path, again,
         )  # fmt: skip
     about = read_attributes(stored)
     names = ("scores", "ranking", "selected")
@@ -609,10 +609,11 @@ def _number_lines(curves: Curves) -> list[str]:
     """Return lines on how the number of features was chosen and what the selected ones explain."""
     lines, number, n_selected = [], curves.number, len(curves.order)
     if number is not None:
-        about = f"{number['rule']}; up to {number['largest']} were looked at"
+        about = f"{number['rule']}; up to {number['largest']} were considered"
         lines.append(f"  {n_selected} features by {number['auto']}: {about}.")
     explained, n_known = 100 * np.nansum(curves.adds), int(np.isfinite(curves.adds).sum())
     which = "The selected" if n_known == n_selected else f"{n_known:,} of the selected"
+    which += " features"
     lines.append(f"  {which} explain {explained:.0f} % of the variance of all features.")
     left_out = len(curves.correlation) - n_selected
     if left_out and n_known == n_selected:
@@ -631,7 +632,7 @@ def _evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
     by = f" on {components} principal components" if components else ""
     lines = [
         f"  against the labels {evaluation['labels']} (k-means{by}, {evaluation['n_repetitions']} "
-        "repetitions, mean and deviation in percent)",
+        "repetitions, mean and standard deviation in percent)",
     ]
     table = [["features", "NMI", "ACC", "Rand index", "1-NN error"]]
     titles = {"selected": f"selected {n_selected}", "all": "all", "chance": f"random {n_selected}"}

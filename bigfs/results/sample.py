@@ -125,11 +125,13 @@ def _columns_of(source: Source, n_features: int, names: list[str] | None) -> lis
         places = {name: j for j, name in enumerate(own)}
         missing = [name for name in names if name not in places]
         if missing:
-            raise InputError(f"X has no column {listed(missing)}. The selector was fitted to it.")
+            raise InputError(
+                f"X has no column {listed(missing)}, to which the selector was fitted."
+            )
         return [places[name] for name in names]
     if source.n_features != n_features:
         raise InputError(
-            f"X has {source.n_features:,} features, and the selector was fitted to {n_features:,}."
+            f"X has {source.n_features:,} features, but the selector was fitted to {n_features:,}."
         )
     return None
 
@@ -255,7 +257,7 @@ def _labels_of(
             y = load_labels(uri, source.n_samples, dropped, rows=rows)
             return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
         except BigfsError as error:  # removed since, or relative to another working directory
-            logger.warning("the picture has no known labels: %s", error)
+            logger.warning("the plot does not show the known labels: %s", error)
     labels = _rows_of(result, "labels", ranges)
     return None if labels is None else (labels.astype(np.int64), "clusters of the method")
 

@@ -132,7 +132,7 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
     from distributed import LocalCluster
 
     try:
-        with dask.config.set(_DASK_SETTINGS), _unheard_by_children():
+        with dask.config.set(_DASK_SETTINGS), _blocking_signals():
             return LocalCluster(
                 n_workers=n_workers,
                 threads_per_worker=threads_per_worker,
@@ -146,14 +146,14 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
             )
     except RuntimeError as error:
         raise ClusterError(
-            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. A script "
-            "works below \"if __name__ == '__main__':\", since workers import it. Else close other "
-            "programs if memory is short, or lower cluster.n_workers, and run again."
+            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Guard "
+            "scripts with \"if __name__ == '__main__':\", since workers import them. Otherwise "
+            "close other programs if memory is short, or lower cluster.n_workers, and run again."
         ) from error
 
 
 @contextmanager
-def _unheard_by_children() -> Iterator[None]:
+def _blocking_signals() -> Iterator[None]:
     """Block SIGINT and SIGHUP in threads that start in this block, and in their child processes.
 
     A terminal sends them to all processes; only this one reacts, and ends the others. A signal that
@@ -206,14 +206,14 @@ def _no_client(address: str, error: BaseException) -> BigfsError | None:
     """Return the error to raise for a failed connection; None if the cause is not known."""
     if isinstance(error, TypeError) and "ssl_context" in str(error):
         return InputError(
-            f"{address} is encrypted, and Dask has no certificates here: set "
+            f"{address} is encrypted, but Dask has no certificates here: set "
             "distributed.comm.tls.ca-file, .client.cert and .client.key in ~/.config/dask, or "
-            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and the like in the environment."
+            "environment variables such as DASK_DISTRIBUTED__COMM__TLS__CA_FILE."
         )
     if "TLS certificate" in str(error):
         return InputError(
             f"{address} and this client do not trust each other's certificates ({error}). Give "
-            "both the same distributed.comm.tls.ca-file, and certificates that it has signed."
+            "both the same distributed.comm.tls.ca-file and certificates signed by it."
         )
     if isinstance(error, (OSError, TimeoutError, ValueError)):
         return ClusterError(
@@ -252,7 +252,7 @@ def quiet_end() -> Iterator[None]:
     former = [(logger, list(logger.handlers), logger.propagate) for logger in loggers]
     for logger in loggers if logging.getLogger("bigfs").handlers else ():
         # Within the block, Dask's messages have the format of bigfs: time and message, or JSON.
-        logger.handlers[:], logger.propagate = [_AsOurs(logging.WARNING)], False
+        logger.handlers[:], logger.propagate = [_ForwardingHandler(logging.WARNING)], False
     try:
         yield
     finally:
@@ -262,7 +262,7 @@ def quiet_end() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-class _AsOurs(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """Handler that passes records to bigfs's handlers, without tracebacks from within Dask."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -300,8 +300,8 @@ def reporting_performance(file: Path | None) -> Iterator[None]:
     client = active_client()
     if client is None:
         raise InputError(
-            "The performance report is Dask's report of its workers, and this run has none. Set "
-            "cluster in the pipeline or give --scheduler, or leave --performance-report out."
+            "The performance report covers Dask's workers, and this run has none. Set cluster in "
+            "the pipeline or give --scheduler, or omit --performance-report."
         )
     if not client.run_on_scheduler(_has_bokeh):
         raise InputError(
@@ -341,7 +341,7 @@ def _has_bokeh() -> bool:
     return True
 
 
-_AWAY = ("Unable to contact", "timed out", "connect failure", "Connection refused")
+_NO_ANSWER = ("Unable to contact", "timed out", "connect failure", "Connection refused")
 
 
 def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
@@ -374,7 +374,7 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
 
     if shutil.which("sbatch") is None:
         raise InputError(
-            "cluster.kind 'slurm' submits jobs by 'sbatch', which is not here. Run bigfs on a "
+            "cluster.kind 'slurm' submits jobs with 'sbatch', which is not here. Run bigfs on a "
             "machine that can submit jobs, or use another kind of cluster."
         )
     try:
@@ -416,9 +416,9 @@ def _check_job(script: str) -> None:
     if completed.returncode == 0:
         return
     answer = " ".join(completed.stderr.replace("sbatch: error: ", "").split())
-    if any(words in answer for words in _AWAY):
+    if any(words in answer for words in _NO_ANSWER):
         raise ClusterError(f"Slurm does not answer ({answer}). Run again when it does.")
     raise InputError(
-        f"Slurm does not take the workers' jobs ({answer}). Change queue, account, walltime or "
-        "job_extra_directives in 'cluster', or memory_limit; 'sinfo' shows what there is."
+        f"Slurm rejects the workers' jobs ({answer}). Change queue, account, walltime or "
+        "job_extra_directives in 'cluster', or memory_limit; 'sinfo' shows the partitions."
     )

@@ -102,8 +102,8 @@ def run_tasks(
         client = active_client() if notes else None
         if client is None:
             return _run(_Job(fn, items, shared, None, progress, label))
-        with _heard(client, progress) as topic:
-            return _run(_Job(_call_heard, items, (topic, fn, *shared), None, progress, label))
+        with _receiving_notes(client, progress) as topic:
+            return _run(_Job(_call_with_notes, items, (topic, fn, *shared), None, progress, label))
 
 
 def map_reduce(
@@ -137,14 +137,14 @@ def map_reduce(
 
 
 @contextmanager
-def _heard(client: Any, progress: Work) -> Iterator[str]:
+def _receiving_notes(client: Any, progress: Work) -> Iterator[str]:
     """Yield a topic; messages of workers under it are shown as the state of the work."""
     topic = f"bigfs-{uuid.uuid4().hex}"
 
-    def hear(event: tuple[float, str]) -> None:
+    def receive(event: tuple[float, str]) -> None:
         progress.advance(note=event[1])
 
-    client.subscribe_topic(topic, hear)
+    client.subscribe_topic(topic, receive)
     try:
         yield topic
     finally:
@@ -152,7 +152,7 @@ def _heard(client: Any, progress: Work) -> Iterator[str]:
             client.unsubscribe_topic(topic)
 
 
-def _call_heard(item: Any, topic: str, fn: Callable[..., Any], *shared: Any) -> Any:
+def _call_with_notes(item: Any, topic: str, fn: Callable[..., Any], *shared: Any) -> Any:
     """Run one task whose notes on its state are sent to the client."""
     with working_on(_Sender(topic)):
         return fn(item, *shared)
@@ -446,7 +446,7 @@ def cluster_failures(what: str) -> Iterator[None]:
         lost = (CancelledError, ClosedClientError, CommClosedError, FutureCancelledError)
         if isinstance(error, KilledWorker):
             reason = (
-                f"a task was lost with {error.allowed_failures + 1} workers in a row, most often "
+                f"{error.allowed_failures + 1} workers in a row died during a task, most often "
                 "because they ran out of memory. Finished stages are kept: give the workers more "
                 "memory or lower memory_limit, and run again."
             )

@@ -24,7 +24,7 @@ class _Stop:
     """Signals work to stop, and counts its tasks that run in this process."""
 
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.requested = threading.Event()
         self._running = 0
         self._changed = threading.Condition()
 
@@ -46,7 +46,7 @@ _stop: ContextVar[_Stop | None] = ContextVar("bigfs_stop", default=None)
 def check_interrupt() -> None:
     """Raise KeyboardInterrupt if the work in the current context was told to stop."""
     stop = _stop.get()
-    if stop is not None and stop.told.is_set():
+    if stop is not None and stop.requested.is_set():
         raise KeyboardInterrupt
 
 
@@ -112,7 +112,7 @@ def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) ->
             if watch is not None:
                 watch()
     except BaseException:
-        stop.told.set()
+        stop.requested.set()
         began = time.monotonic()
         ended.wait(GRACE_SECONDS)
         # Otherwise tasks could still write after the files of the attempt were removed.

@@ -106,15 +106,15 @@ class LogReporter(SilentReporter):
 
     def start(self, work: Work) -> None:
         """Start the interval of the log lines."""
-        self._said = work.began
+        self._logged = work.began
 
     def change(self, work: Work) -> None:
         """Log the state of the work if ten seconds have passed since the last line."""
         now = time.monotonic()
-        if now - self._said >= self.interval_seconds:
-            self._said = now
+        if now - self._logged >= self.interval_seconds:
+            self._logged = now
             seconds = work.seconds
-            self._say("progress", work, f"{work.title}: {work.figures(seconds)}", seconds)
+            self._log("progress", work, f"{work.title}: {work.figures(seconds)}", seconds)
 
     def finish(self, work: Work, failed: bool) -> None:
         """Log the end of the work and its duration."""
@@ -123,9 +123,9 @@ class LogReporter(SilentReporter):
         count = f"{work.done} {work.unit} in " if work.unit else ""
         note = f", {work.note}" if work.note else ""
         line = f"{work.title}: {state} {count}{format_seconds(seconds)}{note}"
-        self._say("stopped" if failed else "done", work, line, seconds)
+        self._log("stopped" if failed else "done", work, line, seconds)
 
-    def _say(self, event: str, work: Work, line: str, seconds: float) -> None:
+    def _log(self, event: str, work: Work, line: str, seconds: float) -> None:
         rate, total = work.rate(seconds), work.total
         left = (total - work.done) / rate if total is not None and rate > 0 else None
         fields = {
@@ -259,7 +259,7 @@ class LateReporter(LogReporter):
         self._what = what
         self._work: Work | None = None
         self._bar: LogReporter | None = None
-        self._began, self._said = time.monotonic(), -self.interval_seconds
+        self._began, self._logged = time.monotonic(), -self.interval_seconds
         self._lock, self._closed = threading.RLock(), False
         self._timer: threading.Timer | None = None
         if _is_notebook() or _is_terminal():

@@ -82,8 +82,8 @@ def dask_get() -> Any:
         if "asynchronous" not in str(error):
             raise
         raise InputError(
-            "The Dask client in scope is asynchronous, and its event loop would wait for this "
-            "call: make it in another thread (await asyncio.to_thread(selector.fit, X)), or within "
+            "The Dask client in scope is asynchronous, and this call would block its event loop: "
+            "make it in another thread (await asyncio.to_thread(selector.fit, X)), or within "
             "dask.config.set(scheduler='threads')."
         ) from None
     if get is None or not _is_connected(_client_of(get)):

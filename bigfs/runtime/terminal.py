@@ -32,7 +32,7 @@ logger = logging.getLogger("bigfs")
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS = 0.05
-_heard: list[int] = []  # the signals of `_SIGNALS` that this process has received
+_received: list[int] = []  # the signals of `_SIGNALS` that this process has received
 # Message on the state that an interrupted command leaves behind.
 _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
@@ -270,7 +270,7 @@ def interrupts() -> Iterator[None]:
         if received:
             os._exit(EXIT_INTERRUPTED)
         received.append(signum)
-        _heard.append(signum)
+        _received.append(signum)
         raise KeyboardInterrupt
 
     def send_again(ignored: Any) -> None:
@@ -311,7 +311,7 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         message = " ".join(error.format_message().split())
         takes = context.command.params if isinstance(error, click.NoSuchOption) and context else ()
         if any("--set" in parameter.opts for parameter in takes):
-            message += " A setting of the file is changed by --set KEY=VALUE."
+            message += " Change settings of the file with --set KEY=VALUE."
         return _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":
@@ -330,7 +330,7 @@ def as_program(main: Callable[[], None]) -> None:
     try:
         main()
     except SystemExit as end:
-        if end.code != EXIT_INTERRUPTED and not _heard:
+        if end.code != EXIT_INTERRUPTED and not _received:
             # During Python's shutdown (some tenths of a second) no signal may change the exit code.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)

@@ -121,7 +121,7 @@ def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
         return client.sync(ask, callback_timeout=ANSWER_SECONDS)
     except TimeoutError as error:
         raise ClusterError(
-            f"{what} within {ANSWER_SECONDS:.0f} s. Restart what hangs, then run again."
+            f"{what} within {ANSWER_SECONDS:.0f} s. Restart processes that hang, then run again."
         ) from error
     except OSError as error:
         raise ClusterError(
@@ -197,15 +197,15 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
         return None
     ours = client.cluster if cluster is not None and cluster.kind == "local" else None
     patience = max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0)
-    well = time.monotonic()
+    last_healthy = time.monotonic()
 
     def check() -> None:
         """Raise ClusterError when the cluster has been without workers for too long."""
-        nonlocal well
+        nonlocal last_healthy
         trouble = _trouble(client, ours)
         if trouble is None:
-            well = time.monotonic()
-        elif time.monotonic() - well > patience:
+            last_healthy = time.monotonic()
+        elif time.monotonic() - last_healthy > patience:
             raise ClusterError(
                 f"{trouble} for {patience:.0f} s. Finished stages are kept: run again when the "
                 "cluster is up."
@@ -323,7 +323,7 @@ def _compare_kernels(answers: dict[str, Any]) -> None:
     if other:
         worker, kernels = next(iter(other.items()))
         logger.warning(
-            "BLAS uses its %s kernels here and others on %d of %d workers (%s: %s): the last "
+            "BLAS uses its %s kernels here, but others on %d of %d workers (%s: %s): the last "
             "digits of scores may differ from run to run. If the processors are of one type, set "
             "OPENBLAS_CORETYPE to the same value everywhere, or nowhere.",
             own, len(other), len(answers), worker, kernels,
@@ -391,7 +391,7 @@ def _answer_token(folder: Any, token: str) -> str:
     """Read the client's token and write one back; return its file name, or the problem."""
     try:
         if (folder / f"token-{token}").read_text() != token:
-            return "the token it read is another one"
+            return "it read a different token"
         answer = folder / f"token-{token}-{uuid.uuid4().hex[:8]}"
         answer.write_text(token)
         return str(answer.name)

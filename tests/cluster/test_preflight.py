@@ -120,7 +120,7 @@ def test_workers_that_compute_with_other_kernels_are_warned_of(
         ):
             address = _wait_for(client, 2)["other"]
             check_workers(tmp_path)
-            message = f"its {blas_kernels()} kernels here and others on 1 of 1 workers"
+            message = f"its {blas_kernels()} kernels here, but others on 1 of 1 workers"
             assert f"{message} ({address}: {other})" in caplog.text
             caplog.clear()
             check_workers(tmp_path)
@@ -162,7 +162,7 @@ def test_a_frozen_worker_is_not_waited_for_without_an_end(
         os.kill(started.pid, signal.SIGSTOP)
         monkeypatch.setattr(talking, "ANSWER_SECONDS", 2.0)
         try:
-            with pytest.raises(ClusterError, match="within 2 s. Restart what hangs"):
+            with pytest.raises(ClusterError, match="within 2 s. Restart processes that hang"):
                 on_every_process(os.getpid)
         finally:
             os.kill(started.pid, signal.SIGCONT)

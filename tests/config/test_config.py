@@ -148,7 +148,7 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
         ),
         ("cluster: {queue: long}", "cluster: kind 'local' would ignore 'queue'; remove them."),
         ("cluster: {kind: slurm}", "cluster: kind 'slurm' needs the network interface"),
-        ("cluster: {kind: slurm, walltime: soon}", "cluster.walltime: a time limit is [days-]h"),
+        ("cluster: {kind: slurm, walltime: soon}", "cluster.walltime must have the form [days-]h"),
         (
             "method: max_variance\ngraph: {}\nmcfs: {}",
             "method 'max_variance' does not use 'mcfs', 'graph'; remove what it would ignore "
@@ -284,7 +284,7 @@ def test_the_template_names_every_setting_under_its_section():
     path = next(path for path in PIPELINES if path.name == "mcfs.yaml")
     # Sections that are off by default are there as comments: switch them on.
     text = re.sub(r"^#(  |    )(?=\w+:)", r"\1", path.read_text(), flags=re.MULTILINE)
-    text = text.replace("rows: null                  # which", "rows: # which")
+    text = text.replace("rows: null                  # rows", "rows: # rows")
     text = text.replace("csv: null", "csv:")
     for section in ("evaluate", "cluster", "stability", "update"):
         text = text.replace(f"{section}: null", f"{section}:")

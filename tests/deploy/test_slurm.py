@@ -234,7 +234,7 @@ def test_jobs_that_slurm_would_not_take_are_refused_at_once(
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
     config = _config(run=str(tmp_path / "run"), cluster={"kind": "slurm", "interface": "lo"})
     config["cluster"]["queue"] = "nope"
-    with pytest.raises(InputError, match="does not take the workers' jobs .*partition.*queue"):
+    with pytest.raises(InputError, match="rejects the workers' jobs .*partition.*queue"):
         run(config)
     gone = tmp_path / "gone.conf"
     lines = Path(slurm.environment["SLURM_CONF"]).read_text()
@@ -249,7 +249,7 @@ def test_what_slurm_workers_need_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     cluster = {"kind": "slurm", "interface": "nope0"}
     config = _config(run=str(tmp_path / "run"), cluster=cluster)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="submits jobs by 'sbatch', which is not here"):
+    with pytest.raises(InputError, match="submits jobs with 'sbatch', which is not here"):
         run(config)
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/sh\n")

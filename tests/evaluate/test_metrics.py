@@ -177,8 +177,8 @@ def test_overlap_beside_chance() -> None:
     [
         (lambda: metrics.redundancy(np.zeros(3)), r"Got shape \(3,\)"),
         (lambda: metrics.redundancy([[np.inf, 1.0]]), "finite real"),
-        (lambda: metrics.selection_overlap([], [1], 5), "first must be"),
-        (lambda: metrics.selection_overlap([1], [2, 2], 5), "second must be"),
+        (lambda: metrics.selection_overlap([], [1], 5), "first must hold"),
+        (lambda: metrics.selection_overlap([1], [2, 2], 5), "second must hold"),
         (lambda: metrics.selection_overlap([1], [5], 5), "from 0 to 4"),
         (lambda: metrics.selection_overlap([1], [0.5], 5), "float64"),
         (lambda: metrics.rand_index([], []), "one label for each row"),

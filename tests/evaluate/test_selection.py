@@ -109,7 +109,7 @@ def test_fewer_distinct_rows_than_classes_are_said_in_one_sentence(
     protocol = Protocol(5, n_repetitions=3, n_init=4)
     measured = measure_selection(_blocks(X, tmp_path), y, None, protocol, "4 GiB")
     assert caplog.messages == [
-        "Only 3 rows of the judged features differ: k-means finds as many clusters, not 5."
+        "The evaluated features have only 3 distinct rows: k-means forms that many clusters, not 5."
     ]
     assert measured["acc_mean"] == pytest.approx(0.6)
 

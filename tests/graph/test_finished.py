@@ -283,10 +283,10 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 60 rows, but the data have 59"):
         run(settings_of(tmp_path / "X.npy", tmp_path / "b", representation=elsewhere))
     for graph, words in (
-        ({"weight": "dot"}, "'weight' cannot be used"),
-        ({"metric": "cosine", "eps": 0.2}, "'metric', 'eps' cannot be used"),
-        ({"weight": "heat", "sigma": "median"}, "'sigma' cannot be used"),
-        ({"representation": "raw", "weight": "stored"}, "takes the values of a graph in obsp"),
+        ({"weight": "dot"}, "remove 'weight', which cannot be used"),
+        ({"metric": "cosine", "eps": 0.2}, "remove 'metric', 'eps', which cannot be used"),
+        ({"weight": "heat", "sigma": "median"}, "remove 'sigma', which cannot be used"),
+        ({"representation": "raw", "weight": "stored"}, "needs a graph in obsp"),
     ):
         with pytest.raises(ConfigError, match=words):
             load_config(settings_of(path, tmp_path, **graph))

@@ -83,8 +83,8 @@ def test_below_the_interval_is_worse_and_a_small_error_is_better() -> None:
 
 def test_all_forms_of_the_table_say_it(comparison: ComparisonResult) -> None:
     text = comparison.text()
-    assert "than chance: NMI, ACC, 1-NN error" in text
-    assert "chance: 8 random selections; 95 % of such are within" in text
+    assert "vs. chance: NMI, ACC, 1-NN error" in text
+    assert "chance: 8 random selections; intervals that hold 95 % of such" in text
     rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     words = {(row["name"], row["n_features"]): row["nmi_than_chance"] for row in rows}
     assert words["max_variance", "8"] == "better" and words["all features", "80"] == ""

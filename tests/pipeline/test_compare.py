@@ -187,7 +187,7 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"methods": [{"method": "mcfs", "mcfs": 3}]}, "must be a section"),
         ({"methods": [{"method": "mcfs", "grid": {"mcfs.n_clusters": 3}}]}, "grid takes lists"),
         ({"methods": [3]}, "takes names, or sections"),
-        ({"methods": [{"method": "ndfs", "keep": "all"}]}, "for the tables of papers"),
+        ({"methods": [{"method": "ndfs", "keep": "all"}]}, "only for tables of papers"),
         ({"methods": [{"method": "ndfs", "keep": 3}]}, "keep must be all"),
         ({"n_features_to_select": [5, 0]}, "at least 1"),
         ({"n_features_to_select": 65}, r"in \[1, 64\]"),
@@ -198,7 +198,7 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"method": "mcfs"}, "unknown key 'method'"),
         (
             {"methods": [{"method": "mcfs", "name": "chance"}]},
-            "is the name of a row of every table",
+            "is reserved for a row of every table",
         ),
         ({"compare": {"n_draws": 1}}, "n_draws"),
     ],
@@ -254,7 +254,7 @@ def test_no_two_rows_have_the_same_name_and_an_error_says_which_method(tmp_path:
     settings |= {"methods": ["max_variance", cosine], "n_features_to_select": 2}
     with pytest.raises(InputError, match="Row 7 is zero") as caught:
         compare(settings, data=X, fresh=True)
-    assert "It was method 'mine' of this comparison" in caught.value.__notes__[0]
+    assert "The error is from method 'mine' of the comparison" in caught.value.__notes__[0]
 
 
 def test_a_refusal_of_memory_says_which_method(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_refusal_of_memory_says_which_method(tmp_path: Path) -> None:
     settings |= {"n_features_to_select": 5, "memory_limit": "768 MiB"}
     with pytest.raises(MemoryLimitError, match="matrices of 1,500 x 4,000") as caught:
         compare(settings, data=X)
-    assert "It was method 'udfs' of this comparison" in caught.value.__notes__[0]
+    assert "The error is from method 'udfs' of the comparison" in caught.value.__notes__[0]
     assert not (tmp_path / "run").exists()
 
 

@@ -110,7 +110,7 @@ def test_features_are_matched_by_name_and_else_by_column(tmp_path: Path) -> None
     np.save(tmp_path / "plain.npy", _night().to_numpy())
     plain = _run(tmp_path, "plain", _night(), input={"uri": str(tmp_path / "plain.npy")})
     assert diff_runs(first, plain).overlap.share == 1.0
-    with pytest.raises(InputError, match="6 features and .* 5, and no names"):
+    with pytest.raises(InputError, match="6 features and .* has 5; without feature names"):
         diff_runs(plain, fewer)
 
 

@@ -72,7 +72,7 @@ def test_the_command_with_several_files(tmp_path: Path, capsys: Any) -> None:
     output = capsys.readouterr().out
     assert "150 samples x 4 features" in output and "178 samples x 13 features" in output
     assert "mean ranks over 2 comparisons" in output
-    assert "Not in every comparison, so not ranked: pivoted_qr" in output
+    assert "Not ranked, since not in every comparison: pivoted_qr" in output
     assert (folder / "ranks.txt").read_text() in output + "\n"
     record = json.loads((folder / "ranks.json").read_text())
     assert record["nmi"]["names"] == ["chance", "max_variance", "column_subset"]

@@ -95,7 +95,7 @@ def test_an_unchanged_input_uses_the_former_result_again(
     first = series.run(1)
     caplog.clear()
     again = series.run(2)
-    assert "no new rows since n-2026-01-01: its result is used again" in caplog.text
+    assert "no new rows since n-2026-01-01: its result reused" in caplog.text
     assert "stage graph" not in caplog.text
     np.testing.assert_array_equal(again.scores, first.scores)
     assert (again.path / "features.csv").read_bytes() == (first.path / "features.csv").read_bytes()
@@ -104,10 +104,10 @@ def test_an_unchanged_input_uses_the_former_result_again(
     assert _updated_from(series.run(3))["run"] == "n-2026-01-02"
     caplog.clear()
     repeated = series.run(4)  # after an update its base is that of the run that is used again
-    assert "no new rows since n-2026-01-03: its result is used again" in caplog.text
+    assert "no new rows since n-2026-01-03: its result reused" in caplog.text
     assert _updated_from(repeated)["run"] == "n-2026-01-02"
     series.run(5, n_features_to_select=3)
-    assert "no new rows since n-2026-01-04: graph, spectral used again" in caplog.text
+    assert "no new rows since n-2026-01-04: graph, spectral reused" in caplog.text
     shutil.rmtree(again.path)
     caplog.clear()
     assert _updated_from(series.run(4)) == _updated_from(repeated)
@@ -122,15 +122,15 @@ def test_rows_that_went_or_came_back_have_a_line(
     series.run(2)
     bigfs.ingest(_rows(600, 0), series.store, rows=100, overwrite=True)
     series.run(3)
-    assert "X.zarr has 600 rows, and had 620 in n-2026-01-02" in caplog.text
+    assert "X.zarr has 600 rows, but had 620 in n-2026-01-02" in caplog.text
     bigfs.ingest(_rows(600, 0), series.store, rows=100, overwrite=True)
     series.run(4)
-    assert "X.zarr are not those of n-2026-01-03, or written anew" in caplog.text
+    assert "X.zarr differ from n-2026-01-03, or were rewritten" in caplog.text
     bigfs.ingest(_rows(600, 0), series.store, overwrite=True)
     series.run(5)
     bigfs.ingest(_rows(600, 0), series.store, overwrite=True)
     series.run(6)
-    assert "X.zarr was written anew since n-2026-01-05, with the same rows" in caplog.text
+    assert "X.zarr was rewritten since n-2026-01-05, with the same rows" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["mcfs", "max_variance"])
@@ -145,7 +145,7 @@ def test_unchanged_files_are_not_copied_again(
     first = series.run(1, **settings)
     chunk = first.path / "data.zarr/X/c/0/0"
     assert (series.run(2, **settings).path / "data.zarr/X/c/0/0").samefile(chunk)
-    assert "no new rows since n-2026-01-01: its result is used again" in caplog.text
+    assert "no new rows since n-2026-01-01: its result reused" in caplog.text
     graph = next(first.path.with_name("n-2026-01-02").glob("result.zarr/scores/c.*"))
     graph.write_bytes(b"damaged")
     series.run(3, **settings)
@@ -167,7 +167,7 @@ def test_other_methods_are_those_of_a_full_run(
     series.grow(20, 1)
     result = series.run(2, **settings)
     assert (_updated_from(result) is not None) == is_updated
-    assert is_updated or "full run: no stage of the method is updated" in caplog.text
+    assert is_updated or "full run: no stage of the method can be updated" in caplog.text
     full = series.run(2, name="full", **{**settings, "update": "never"})
     np.testing.assert_array_equal(result.ranking, full.ranking)
     if method == "max_variance":
@@ -179,9 +179,9 @@ def test_other_methods_are_those_of_a_full_run(
 @pytest.mark.parametrize(
     ("grown", "settings", "why"),
     [
-        (100, {}, "17 % more rows than n-2026-01-01, an update takes 10 %"),
+        (100, {}, "17 % more rows than n-2026-01-01; the limit is 10 %"),
         (20, {"update": {"most_since_full": 0.01}}, "3 % more rows than the last full run"),
-        (20, {"preprocess": "standardize"}, "changes old rows with the new ones"),
+        (20, {"preprocess": "standardize"}, "new rows change the values of the old ones"),
         (20, {"graph": {"n_neighbors": 7}}, "stage graph of n-2026-01-01 had other settings"),
         (20, {"input": {"uri": "sklearn:iris"}}, "the input is neither a store that bigfs wrote"),
         (20, {"method": "laplacian_score", "mcfs": None}, "another method"),
@@ -206,7 +206,7 @@ def test_updates_in_a_row_have_a_limit(series: _Series, caplog: pytest.LogCaptur
         result = series.run(day, update={"most_in_a_row": 1})
         assert (_updated_from(result) is not None) == (day == 2)
         series.grow(10, day)
-    assert "full run: 1 updates in a row are the most" in caplog.text
+    assert "full run: the limit of 1 updates in a row is reached" in caplog.text
 
 
 @pytest.mark.full
@@ -245,18 +245,19 @@ def test_the_selection_is_compared_with_the_former_one(
     series.run(1)
     series.grow(20, 1)
     result = series.run(2, n_features_to_select=3)
-    assert "3 of 4 selected features are those of n-2026-01-01; went: " in caplog.text
+    assert "3 of 4 selected features are shared with n-2026-01-01; removed: " in caplog.text
     assert result.manifest["compared"]["share"] == 0.75
     settings = json.dumps(series.settings(2) | {"n_features_to_select": 3})
     (tmp_path / "p.yaml").write_text(settings)
     planned = click.testing.CliRunner().invoke(cli, ["plan", str(tmp_path / "p.yaml")]).output
-    assert "These are the costs of a full run; where the former run is updated" in planned
+    assert "These are the costs of a full run; an update of the former run" in planned
     for limit, code in (("0.7", 0), ("0.8", 6)):
         runner = click.testing.CliRunner()
         given = ["run", str(tmp_path / "p.yaml"), "--set", f"output.diff_below={limit}"]
         done = runner.invoke(cli, given, standalone_mode=False)
         assert done.return_value == code
-        said = "0.75 in common is below output.diff_below, 0.8: the command ends with exit code 6"
+        said = "the share in common, 0.75, is below output.diff_below, 0.8: "
+        said += "the command ends with exit code 6"
         assert (said in done.output) == (code == 6)
     alone = ["run", str(tmp_path / "p.yaml"), "--set", "output.diff_below=0.8"]
     alone += ["--set", "update=null", "--set", "date=2026-01-03", "--set", "n_features_to_select=1"]

@@ -80,7 +80,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_in_a_bucket_is_that_of_a_run_there(finished: Path) -> None:
-    with pytest.raises(InputError, match="s3://lab/r.html: give a file of this machine"):
+    message = "s3://lab/r.html: the report can only be written to a local file"
+    with pytest.raises(InputError, match=message):
         write_report(finished, "s3://lab/r.html")
 
 
@@ -97,8 +98,8 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
     )
     share = result.curves.adds.sum()
     assert f"{100 * share:.0f} %of the features' variance" in beginning
-    for title in ("Scores", "How many features", "Correlation", "Map of the rows", "Quality",
-                  "Cost against plan", "How to repeat it", "graph recall"):  # fmt: skip
+    for title in ("Scores", "Number of features", "Correlation", "Map of the rows", "Quality",
+                  "Measured and planned cost", "How to repeat this", "graph recall"):  # fmt: skip
         assert title in page.text
     assert f"NMI {100 * result.evaluation['selected']['nmi_mean']:.1f} %" in page.text
     assert "largest relative gap" in page.text
@@ -189,7 +190,7 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
     np.save(tmp_path / "axis.npy", np.arange(63))
     (tmp_path / "axis.txt").write_text("\n".join(map(str, range(400, 464))))
     for report, message in (
-        ({"image_shape": [8, 9]}, "8 x 9 is 72 pixels, and the data have 64"),
+        ({"image_shape": [8, 9]}, "8 x 9 is 72 pixels, but the data have 64"),
         ({"axis": str(tmp_path / "axis.npy")}, "a finite number for each of the 64"),
         ({"axis": str(tmp_path / "none.txt")}, "none.txt cannot be read"),
     ):
@@ -278,7 +279,7 @@ def test_a_comparison_has_a_report(tmp_path: Path) -> None:
     )
     page = _parsed(write_report(tmp_path / "run"))
     assert "2 methods on sklearn:iris" in page.text and "Highest NMI" in page.text
-    assert "Selections in common" in page.text
+    assert "Selected features in common" in page.text
     assert list(_pictures(page)) == ["Scores by number of features"]
     assert not any(attrs.get("href", "#")[0] != "#" for _, attrs in page.tags)
 

@@ -198,7 +198,7 @@ def test_what_cannot_be_written_is_refused(result: Result, tmp_path: Path) -> No
     for name, message in (
         ("out.xlsx", "must end in .npy, .csv, .parquet"),
         ("out", "must end in"),
-        ("s3://lab/out.npy", "only .zarr is written to a bucket"),
+        ("s3://lab/out.npy", "only .zarr can be written to a bucket"),
     ):
         with pytest.raises(InputError, match=message):
             result.export(name)

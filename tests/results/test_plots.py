@@ -93,7 +93,7 @@ def test_a_spectrum_takes_its_axis_from_names_that_are_numbers(digits: np.ndarra
     assert positions_of(bands[::-1]) is not None and positions_of(["3", "1", "2"]) is None
     with pytest.raises(InputError, match="finite number for each"):
         bigfs.plot(falling).spectrum([*range(63), np.nan])
-    with pytest.raises(InputError, match="a number of rows and one of columns"):
+    with pytest.raises(InputError, match="shape of an image is .rows, columns., both at least 1"):
         bigfs.plot(falling).mask((64,))
 
 
@@ -105,7 +105,7 @@ def test_a_selector_has_the_pictures_of_a_result(digits: np.ndarray) -> None:
     assert plots.map(labels=np.arange(300) % 3).get_legend() is not None
     alone = bigfs.plot(selector)
     assert alone.scores().has_data() and alone.mask((8, 8)).has_data()
-    with pytest.raises(InputError, match="give the data"):
+    with pytest.raises(InputError, match="needs the data"):
         alone.map()
     with pytest.raises(InputError, match="has no curves"):
         alone.curves()
@@ -168,7 +168,7 @@ def test_columns_are_found_by_their_names(digits: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("others", "error"),
     [
-        (lambda X: X[:, :5], "X has 5 features, and the selector was fitted to 64"),
+        (lambda X: X[:, :5], "X has 5 features, but the selector was fitted to 64"),
         (lambda X: np.hstack([X, X]), "X has 128 features"),
         (lambda X: pd.DataFrame(X).add_prefix("z"), "X has no column p0, p1"),
     ],
@@ -183,7 +183,7 @@ def test_data_with_other_features_are_refused(digits: np.ndarray, others: Any, e
 def test_labels_are_one_for_each_row(digits: np.ndarray) -> None:
     plots = bigfs.plot(bigfs.MaxVariance(9, verbose=0).fit(digits), digits)
     assert plots.map(labels=np.arange(len(digits)) % 3)
-    with pytest.raises(InputError, match=f"one for each of the {len(digits):,} rows"):
+    with pytest.raises(InputError, match=f"one label for each of the {len(digits):,} rows"):
         plots.map(labels=np.zeros(len(digits) + 1))
 
 

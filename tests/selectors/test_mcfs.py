@@ -133,7 +133,7 @@ def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:
     violation, screened = small.certificate
     assert violation.shape == (3,)
     assert violation.max() <= 1e-9
-    assert f"exact paths from {screened[-1]} screened features" in small.summary()
+    assert f"Paths are exact: {screened[-1]} features were screened" in small.summary()
     assert bigfs.run(settings).certificate is None
 
 

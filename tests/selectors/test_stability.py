@@ -440,13 +440,13 @@ def test_a_difference_is_held_against_the_stability(stored: Path, digits: np.nda
     first = run(_config(stored, stability=stability))
     again = run(_config(stored, run=str(stored / "again"), stability=None))
     found = diff_runs(first.path, again.path)
-    assert "no more than other rows would change" in found.text()
+    assert "no more change than other rows would cause" in found.text()
     changed = digits.copy()
     changed[:, first.selected] = 0.0
     ingest(changed, stored / "Y.zarr")
     other = _config(stored, run=str(stored / "other"), input={"uri": str(stored / "Y.zarr")})
     text = diff_runs(first.path, run({**other, "stability": stability}).path).text()
-    assert "more than other rows would change" in text and "no more than" not in text
+    assert "more change than other rows would cause" in text and "no more change" not in text
     assert text.count("stability of") == 2
 
 
@@ -519,7 +519,7 @@ def test_quick_is_the_whole_run_where_rows_are_counted_later(
         rows = {"column": str(tmp_path / "q.npy"), "at_least": 1}
         given = {"uri": str(tmp_path / "X.npy"), "rows": rows}
     settings = _config(tmp_path, stability=None, input=given, quick=True)
-    [note] = [n for n in plan_pipeline(make_config(**settings)).notes if "it is what runs" in n]
+    [note] = [n for n in plan_pipeline(make_config(**settings)).notes if "it is run instead" in n]
     assert ("has about" in note) == (kind == "csv")
     quick = run(settings)
     assert quick.stability is None and not quick.is_quick
@@ -534,9 +534,9 @@ def test_quick_is_the_whole_run_where_that_is_cheaper_and_says_so(
     quick = run({**settings, "run": str(stored / "quick")}, overrides=["quick=true"])
     np.testing.assert_array_equal(quick.ranking, whole.ranking)
     assert quick.stability is None and not quick.is_quick
-    assert "the whole run has" in caplog.text and "it is what runs" in caplog.text
+    assert "the full run reads only" in caplog.text and "it is run instead" in caplog.text
     plan = plan_pipeline(make_config(**settings, quick=True))
-    assert any("it is what runs" in note for note in plan.notes)
+    assert any("it is run instead" in note for note in plan.notes)
     assert plan.by_stage["result"].cost.passes == 1
     # Beyond the rows that fits read together it is as it was.
     source = open_matrix(settings["input"]["uri"])

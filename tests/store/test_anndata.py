@@ -232,7 +232,7 @@ def test_the_header_is_enough_for_inspect_and_plan(
     assert plan_pipeline(load_config(settings, [])).fits
     lines = inspect(tmp_path / "X.h5ad", layer="columns")
     assert f"60 samples x 8 features, float32, sparse: {np.count_nonzero(COUNTS)} ent" in lines
-    assert "brings it into order of rows" in lines
+    assert "a run rewrites it in row order first" in lines
     shown = inspect(tmp_path / "X.h5ad")
     assert "features: gene 0, gene 1" in shown and "whole numbers from 0" in shown
 

@@ -71,7 +71,7 @@ def test_inspect_lists_obs_and_layers_and_the_command_that_fits(tmp_path: Path) 
     assert "--set input.layer=dense" in describe(uri)[-2]
     del adata.layers["columns"], adata.layers["dense"]
     adata.write_h5ad(tmp_path / "X.h5ad")
-    assert describe(uri)[-2].startswith("It would take: bigfs run mcfs ")
+    assert describe(uri)[-2].startswith("Proposed command: bigfs run mcfs ")
 
 
 def test_the_command_line_takes_a_layer(
@@ -82,11 +82,11 @@ def test_the_command_line_takes_a_layer(
     assert call(capsys, "ingest", "X.h5ad", "X.zarr", "--layer", "raw")[0] == 0
     assert open_matrix("X.zarr").n_features == 2 * D
     code, shown = call(capsys, "inspect", "X.zarr")
-    assert code == 0 and "It would take" not in shown
+    assert code == 0 and "Proposed command" not in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "dense")
     assert code == 0 and "60 samples x 8 features" in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "x")
-    assert code == 0 and "would say" in shown and "has no layer 'x'" in shown
+    assert code == 0 and "would refuse this input" in shown and "has no layer 'x'" in shown
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
@@ -293,7 +293,7 @@ def test_an_export_keeps_all_else_of_what_the_run_read_or_says_so(
     np.testing.assert_array_equal(actual.X.toarray(), read[:, names].X.toarray())
     assert not caplog.records or "columns alone" not in caplog.text
     half.export("half.h5ad")
-    assert "half.h5ad gets the selected columns alone" in caplog.text
+    assert "half.h5ad has only the selected columns" in caplog.text
     with pytest.raises(InputError, match=r"more features than the run read .input.columns"):
         write_annotated(some, "annotated.h5ad")
     assert set(ad.read_h5ad(write_annotated(every, "annotated.h5ad")).obs["of"]) == {"one"}
@@ -463,7 +463,9 @@ def test_the_batches_of_an_input_are_a_setting(tmp_path: Path) -> None:
     expected = HighlyVariable(3, flavor="deviance", batch_key=batches[kept]).fit(COUNTS[kept])
     np.testing.assert_array_equal(run(settings).scores, expected.scores_)
     other = {name: value for name, value in settings.items() if name != "highly_variable"}
-    with pytest.raises(ConfigError, match="method 'max_variance' does not score batches apart"):
+    with pytest.raises(
+        ConfigError, match="method 'max_variance' does not score batches separately"
+    ):
         run({**other, "method": "max_variance"})
     methods = [{"method": "highly_variable", **{"highly_variable": {"flavor": "deviance"}}}]
     comparison = load_comparison({

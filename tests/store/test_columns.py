@@ -248,7 +248,7 @@ def test_a_description_ends_with_a_command_that_runs(tmp_path: Path) -> None:
     frame = table()
     frame.loc[3, "g1"] = np.nan
     lines = describe(str(write("csv", tmp_path, frame)))
-    command = next(line for line in lines if line.startswith("It would take: "))
+    command = next(line for line in lines if line.startswith("Proposed command: "))
     words = shlex.split(command.partition(": ")[2])
     overrides = [setting for before, setting in pairwise(words) if before == "--set"]
     overrides += [f"run={tmp_path / 'run'}", "method=max_variance", "n_features_to_select=1"]
@@ -288,7 +288,7 @@ def test_dates_that_all_differ_are_not_proposed_as_ids(tmp_path: Path) -> None:
 def test_a_table_without_rows_is_described(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("a,b\n")
     message = describe(str(tmp_path / "empty.csv"))
-    assert message[-1] == "bigfs run would say: at least 2 samples are needed. Got 0."
+    assert message[-1] == "bigfs run would refuse this input: at least 2 samples are needed. Got 0."
 
 
 @pytest.mark.parametrize("kind", ["polars", "Arrow"])
@@ -343,7 +343,7 @@ def test_names_of_float32_have_their_own_digits() -> None:
 
 
 def _proposed(lines: list[str]) -> list[str]:
-    command = next(line for line in lines if line.startswith("It would take: "))
+    command = next(line for line in lines if line.startswith("Proposed command: "))
     words = shlex.split(command.partition(": ")[2])
     return [setting for before, setting in pairwise(words) if before == "--set"]
 
@@ -361,8 +361,8 @@ def test_a_header_of_wavelengths_is_proposed_as_one_and_what_is_none_of_them_lef
     spectra.insert(0, "sample", [f"s{i}" for i in range(60)])
     spectra.to_csv(tmp_path / "X.csv", index=False)
     lines = describe(str(tmp_path / "X.csv"))
-    assert any("unlike the others, which may be no features: moisture." in x for x in lines)
-    assert any("2 of the first 60 rows have no value at all" in line for line in lines)
+    assert any("named unlike the others may not be features: moisture." in x for x in lines)
+    assert any("2 of the first 60 rows have no values at all" in line for line in lines)
     overrides = _proposed(lines)
     assert "input.missing=drop_rows" in overrides
     overrides += [f"run={tmp_path / 'run'}", "mcfs.n_clusters=3", "evaluate=null"]
@@ -378,8 +378,8 @@ def test_a_proposal_that_would_be_refused_is_not_proposed(tmp_path: Path) -> Non
     assert "n_features_to_select=1" in overrides  # the template's 20 are more than there are
     frame[["b"]].to_csv(tmp_path / "texts.csv", index=False)
     lines = describe(str(tmp_path / "texts.csv"))
-    assert not any(line.startswith("It would take") for line in lines)
-    assert "it would say: " in lines[-1] and "none is left as a feature" in lines[-1]
+    assert not any(line.startswith("Proposed command") for line in lines)
+    assert " would be refused: " in lines[-1] and "no column is left as a feature" in lines[-1]
 
 
 BANDS = [str(400 + 10 * i) for i in range(60)]

@@ -343,7 +343,7 @@ def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
         ("missing", {}, {"labels": "kind"}, "DataFrame::kind: the label of row 1 is missing"),
         ("pandas", {}, {"labels": "y.csv::kind"}, "Set evaluate.labels for classes in another f"),
         ("stream", {}, {"labels": "kind"}, "X is a stream that can be read once"),
-        ("pandas", {"labels": 5}, {}, "labels must be a non-empty text, or an array. Got 5"),
+        ("pandas", {"labels": 5}, {}, "labels must be a non-empty string, or an array. Got 5"),
         ("pandas", {"labels": np.ones((60, 2))}, {}, "one number or text for each sample"),
     ],
 )  # fmt: skip
@@ -367,5 +367,5 @@ def test_labels_of_a_template_for_other_data_may_be_left_out(tmp_path: Path) -> 
         "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
         "input": {"uri": str(tmp_path / "X.npy")}, "evaluate": {"labels": "sklearn:digits"},
     }  # fmt: skip
-    with pytest.raises(InputError, match=r"same order, or leave the evaluation out \(--set evalu"):
+    with pytest.raises(InputError, match=r"same order, or omit the evaluation \(--set evalu"):
         bigfs.run(settings)

@@ -71,7 +71,7 @@ def test_labels_and_selected_bands_go_back_on_the_map(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="row_mask must have 63 rows"):
             bigfs.to_grid(run, places, row_mask=mask)
     for values in (None, "x"):
-        with pytest.raises(InputError, match="Give a number for each"):
+        with pytest.raises(InputError, match="values must hold a number for each"):
             bigfs.to_grid(run, values)
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "selected.tif")]) == 0
     check_map(tmp_path / "selected.tif")

@@ -266,10 +266,11 @@ def test_inspect_looks_at_the_features_and_the_rows_that_are_kept(tmp_path: Path
     pd.DataFrame({"a": range(5), "q": [np.nan, 0.5, 0.9, np.nan, 1]}).to_csv(place, index=False)
     rows = {"column": "q", "at_least": 0.4}
     lines = describe(place, columns=["a"], rows=rows)
-    assert lines[-1].startswith("It would take: ") and "input.missing" not in lines[-1]
+    assert lines[-1].startswith("Proposed command: ") and "input.missing" not in lines[-1]
     assert "--set input.missing=mean" in describe(place)[-1]
     lines = describe(place, columns=["a"], rows={**rows, "at_least": 4})
-    assert "it would say: " in lines[-1] and "at least 2 samples are needed. Got 0" in lines[-1]
+    assert " would be refused: " in lines[-1]
+    assert "at least 2 samples are needed. Got 0" in lines[-1]
 
 
 @pytest.mark.parametrize("kind", ["csv", "dense", "sparse"])

@@ -266,10 +266,10 @@ def test_several_sources_are_described(tmp_path: Path) -> None:
     assert lines[1].startswith("3 sources, from ") or lines[0].startswith("3 sources, from ")
     row = next(line for line in lines if line.strip().startswith("city"))
     assert row.split()[:4] == ["city", "folder", "-", "2"]
-    command = next(line for line in lines if line.startswith("It would take: "))
+    command = next(line for line in lines if line.startswith("Proposed command: "))
     assert """'input.columns=["!kind", "!city"]'""" in command and "input.index=id" in command
     places = csv_parts(tmp_path)
-    assert any("bigfs run would say" in line for line in describe(json.dumps(places)))
+    assert any("bigfs run would refuse this input" in line for line in describe(json.dumps(places)))
     lines = describe(json.dumps(places), index="id", categories="drop")
     assert "--set input.index=id --set input.categories=drop" in lines[-1]
     lines = describe(json.dumps(places), index="id")

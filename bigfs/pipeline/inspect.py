@@ -462,7 +462,7 @@ def proposal(
     number of features to select is reduced if the template would keep at least as many as the
     input has.
     """
-    given = [f"input.uri={path}", *settings]
+    given = [f"input.uri={as_setting(str(path))}", *settings]
     refusal = ""
     try:
         config = load_config(method, given)
@@ -492,7 +492,7 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
         place = as_location(sources[0])
     members = contents(place, opening.get("variable"))
     lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]
-    settings = [f"input.{name}={value}" for name, value in opening.items()]
+    settings = [f"input.{name}={as_setting(value)}" for name, value in opening.items()]
     layer = None if "layer" in opening else _layer_of_counts(path, source, opening, members)
     settings += [f"input.layer={layer}"] if layer else []
     method, what = "mcfs", "Proposed command"

@@ -379,7 +379,7 @@ def test_a_proposal_that_would_be_refused_is_not_proposed(tmp_path: Path) -> Non
     frame[["b"]].to_csv(tmp_path / "texts.csv", index=False)
     lines = describe(str(tmp_path / "texts.csv"))
     assert not any(line.startswith("Proposed command") for line in lines)
-    assert " would be refused: " in lines[-1] and "no column is left as a feature" in lines[-1]
+    assert " would be refused: " in lines[-1] and "none is left as a feature" in lines[-1]
 
 
 BANDS = [str(400 + 10 * i) for i in range(60)]

@@ -79,8 +79,7 @@ class Goal:
         if self.n_connected - 1 > self.n_components:
             logger.warning(
                 "The graph has %d connected components, more than the %d requested eigenvectors, "
-                "which therefore separate only the largest components. Request %d eigenvectors, or "
-                "use more neighbors.",
+                "which separate only the largest. Request %d, or use more neighbors.",
                 self.n_connected, self.n_components, self.n_connected - 1,
             )  # fmt: skip
 

@@ -102,7 +102,6 @@ class _Path:
         # Lower Cholesky factor of the active Gram matrix, extended in place.
         self.factor = np.zeros((room, room), order="F")
         self.usable = norms > _CONSTANT * max(float(norms.max(initial=0.0)), 0.0)
-        self.excluded = np.zeros(n_features, dtype=bool)
         self.free = self.usable.copy()
         self.work = np.empty((3, 2, n_features))
         self.scale = float(np.abs(self.correlation[self.usable]).max(initial=0.0))
@@ -189,7 +188,6 @@ class _Path:
         if self.usable[feature] and not self.free[feature]:
             self._shrink(int((self.active == feature).nonzero()[0][0]))
         elif not self._grow(feature):
-            self.excluded[feature] = True
             self.free[feature] = False
 
     def _grow(self, feature: int) -> bool:
@@ -267,7 +265,6 @@ class _Path:
             L[i : k - 1, i + 1] = c * right - s * left
         L[:k, k - 1] = 0.0
         # Features that were explained by the active ones may no longer be.
-        self.excluded[:] = False
         self.free[:] = self.usable
         for values in (self.order, self.signs, self.rows):
             values[position : k - 1] = values[position + 1 : k]

@@ -56,7 +56,7 @@ class Format:
         return import_module(f"{__name__}.{self.module}")
 
 
-_CUBE = ("features", "no_data")
+CUBE = ("features", "no_data")
 TEXTS = (".csv", ".tsv", ".txt", ".data", ".tab")
 _PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 MARKET = ("matrix.mtx.gz", "matrix.mtx")
@@ -64,20 +64,20 @@ _COUNTS = Format(
     "market", (".mtx", ".mtx.gz"), ("feature_types",), b"%%MatrixMarket", folders=MARKET
 )
 ZARR = Format(
-    "zarr_array", (".zarr", ".zarr.zip"), ("layer", *_CUBE),
+    "zarr_array", (".zarr", ".zarr.zip"), ("layer", *CUBE),
     folders=("zarr.json", ".zarray", ".zgroup"), writes=(".zarr",), takes_dimensions=True,
 )  # fmt: skip
 HDF5 = Format(
     "hdf5",
     (".h5ad", ".h5", ".hdf5", ".h5mu", ".loom", ".nc", ".nc4", ".he5", ".h5seurat"),
-    ("layer", "feature_types", *_CUBE), b"\x89HDF\r\n\x1a\n",
+    ("layer", "feature_types", *CUBE), b"\x89HDF\r\n\x1a\n",
     writes=(".h5ad",), keeps_ids=True, takes_dimensions=True,
 )  # fmt: skip
 FORMATS = (
     Format(
-        "npy", (".npy",), _CUBE, b"\x93NUMPY", writes=(".npy",), takes_dimensions=True
+        "npy", (".npy",), CUBE, b"\x93NUMPY", writes=(".npy",), takes_dimensions=True
     ),
-    Format("npz", (".npz",), _CUBE, takes_dimensions=True),
+    Format("npz", (".npz",), CUBE, takes_dimensions=True),
     Format(
         "csv", tuple(e + p for e in TEXTS for p in _PACKED), ("roles", "header", "csv"),
         writes=(".csv",), keeps_ids=True,
@@ -87,7 +87,7 @@ FORMATS = (
         "feather", (".feather", ".arrow", ".arrows", ".ipc"), ("roles",), b"ARROW1",
         writes=(".feather", ".arrow"), keeps_ids=True,
     ),
-    Format("mat", (".mat",), _CUBE, b"MATLAB"),
+    Format("mat", (".mat",), CUBE, b"MATLAB"),
     Format(
         "svmlight",
         tuple(f"{end}{packed}" for end in (".svm", ".svmlight", ".libsvm")
@@ -95,9 +95,9 @@ FORMATS = (
     ),
     HDF5,
     # NetCDF 3, which is not based on HDF5.
-    Format("xarrays", (), _CUBE, b"CDF", takes_dimensions=True),
+    Format("xarrays", (), CUBE, b"CDF", takes_dimensions=True),
     Format(
-        "raster", (".tif", ".tiff", ".img", ".dat", ".bsq", ".bil", ".bip", ".hdr"), _CUBE,
+        "raster", (".tif", ".tiff", ".img", ".dat", ".bsq", ".bil", ".bip", ".hdr"), CUBE,
         (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), writes=(".tif", ".tiff"),
     ),
     _COUNTS,

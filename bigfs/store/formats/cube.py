@@ -27,7 +27,7 @@ Features: TypeAlias = str | int | Sequence[str | int] | None
 # Bytes read of a cube at once, unless its chunks are larger.
 _PIECE_BYTES = 16 * 10**6
 # Number of chunks that zarr decodes at once.
-_DECODED_AT_ONCE = 10
+DECODED_AT_ONCE = 10
 
 
 @contextmanager
@@ -186,7 +186,7 @@ class CubeSource(Source):
             -(-min(read_at_once[i], n) // chunks[i]) for i, n in enumerate(self._shape)
         )
         chunk = math.prod(chunks) * self._stored.itemsize
-        self._decoded_bytes = min(_DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
+        self._decoded_bytes = min(DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
 
     @property
     def stored_dtype(self) -> np.dtype:

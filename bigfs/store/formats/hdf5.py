@@ -22,6 +22,7 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB, format_bytes
+from bigfs.store.formats import CUBE
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.formats.parts import open_dense
 from bigfs.store.formats.xarrays import is_described, named_beside, open_described, read_labels
@@ -33,7 +34,6 @@ from bigfs.store.values import decoding, installed, refusing
 _GZIP = 1
 _GZIP_FACTOR = 1032  # DEFLATE's maximum ratio
 _MOST_LINKS = 20
-_CUBE = ("features", "no_data")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
     if kind is None or (variable is not None and not kind.module):
-        _check(path, "arrays", _CUBE, settings)
+        _check(path, "arrays", CUBE, settings)
         from bigfs.store.formats import mat  # imports this module, for version 7.3
 
         reader = mat.open_file if mat.is_hdf5(path) else open_array

@@ -24,7 +24,7 @@ from bigfs.core.units import format_bytes
 from bigfs.store.fingerprint import Watch
 from bigfs.store.formats import xarrays, zarr_stores
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
-from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
+from bigfs.store.formats.cube import DECODED_AT_ONCE, CubeSource, Place, names_of_dimensions
 from bigfs.store.formats.parts import PARTS, ArrayByRows, StoredTexts, in_blocks, open_here
 from bigfs.store.location import METADATA_BYTES, Location, as_location
 from bigfs.store.objects import ObjectPath
@@ -49,9 +49,7 @@ _CHUNKS_AT_ONCE = 10_000
 # Size of a read: zarr holds all chunks of a read, both compressed and decompressed, in addition to
 # the block.
 _READ_BYTES = 32 * 10**6
-# Number of chunks that zarr decodes at once, and the memory for chunks of usual sizes that the
-# estimate for an ingest already includes.
-_DECODED_AT_ONCE = 10
+# Memory for chunks of usual sizes, which the estimate for an ingest already includes.
 _USUAL_BYTES = 72 * 10**6
 
 
@@ -343,7 +341,7 @@ class ZarrSource(ArrayByRows):
         size = int(array.dtype.itemsize)
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * size
         bands, across = zarr_stores.chunk_grid(array)
-        at_once = min(_DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
+        at_once = min(DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
         beside = 2 * at_once * math.prod(array.chunks) * size + 2 * band
         return max(0, beside - _USUAL_BYTES)
 

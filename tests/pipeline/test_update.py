@@ -348,7 +348,7 @@ def test_files_that_are_added_are_new_rows(
     caplog.clear()
     (files / "0.npy").unlink()
     assert _updated_from(series.run(5, **settings)) is None
-    assert "1.npy is where " in caplog.text
+    assert "1.npy took the place of " in caplog.text
 
 
 @pytest.mark.full
@@ -430,7 +430,7 @@ def test_a_base_that_goes_meanwhile_leads_to_a_full_run(
 
     monkeypatch.setattr(strategy, "run", losing)
     result = series.run(2)
-    assert "full run: n-2026-01-01 is damaged or gone" in caplog.text
+    assert "full run: n-2026-01-01 is damaged or missing" in caplog.text
     assert _updated_from(result) is None
     full = series.run(2, name="full", update="never")
     np.testing.assert_array_equal(result.ranking, full.ranking)

@@ -221,7 +221,7 @@ def test_a_task_that_kills_its_workers_is_a_cluster_error(tmp_path):
             local_directory=str(tmp_path),
         ) as running,
         Client(running),
-        pytest.raises(ClusterError, match="lost with 2 workers in a row"),
+        pytest.raises(ClusterError, match="2 workers in a row died"),
     ):
         run_tasks(_die, [0], label="deadly")
 

@@ -520,7 +520,7 @@ def test_quick_is_the_whole_run_where_rows_are_counted_later(
         given = {"uri": str(tmp_path / "X.npy"), "rows": rows}
     settings = _config(tmp_path, stability=None, input=given, quick=True)
     [note] = [n for n in plan_pipeline(make_config(**settings)).notes if "it is run instead" in n]
-    assert ("has about" in note) == (kind == "csv")
+    assert ("only about" in note) == (kind == "csv")
     quick = run(settings)
     assert quick.stability is None and not quick.is_quick
     assert quick.n_samples == len(digits) - (kind == "filter")

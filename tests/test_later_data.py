@@ -51,6 +51,59 @@ def test_rows_to_predict_have_the_features_of_fit_in_their_order(kind: str, tmp_
     )
 
 
+def _of_kind(kind: str, frame: pd.DataFrame, folder: Path) -> Any:
+    """Return the data of a frame, with its names, as another kind of data."""
+    if kind == "AnnData":
+        anndata = pytest.importorskip("anndata")
+        return anndata.AnnData(frame.set_axis([str(i) for i in range(len(frame))]))
+    if kind == "DataArray":
+        xarray = pytest.importorskip("xarray")
+        return xarray.DataArray(frame.to_numpy(), dims=("row", "band"), coords={"band": [*frame]})
+    if kind == "opened":
+        return bigfs.open_matrix(frame)
+    frame.to_parquet(folder / "Z.parquet")
+    bigfs.ingest(folder / "Z.parquet", folder / "Z.zarr", overwrite=True)
+    return folder / "Z.zarr"
+
+
+@pytest.mark.parametrize("kind", ["AnnData", "DataArray", "opened", "ingested"])
+def test_a_selected_feature_that_is_missing_is_never_another_one(kind: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame(B[:, :6] * [1, 5, 4, 1, 1, 1], columns=[*"abcdef"])
+    fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(frame)
+    reversed_frame = frame.iloc[:, ::-1]
+    actual = fitted.transform(_of_kind(kind, reversed_frame, tmp_path))
+    np.testing.assert_allclose(np.asarray(getattr(actual, "X", actual)), frame[["b", "c"]])
+    for other in ("B", "b2"):
+        renamed = reversed_frame.rename(columns={"b": other})
+        with pytest.raises(InputError, match="X has no column 'b', which was selected"):
+            fitted.transform(_of_kind(kind, renamed, tmp_path))
+
+
+def test_names_that_only_count_are_those_of_data_without_names() -> None:
+    anndata = pytest.importorskip("anndata")
+    frame = pd.DataFrame(B[:, :6] * [1, 5, 4, 1, 1, 1], columns=[*"abcdef"])
+    counted = anndata.AnnData(frame.to_numpy())
+    named = anndata.AnnData(frame.set_axis(counted.obs_names))
+    for first, second in ((named, counted), (counted, named)):
+        fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(first)
+        np.testing.assert_allclose(fitted.transform(second).X, frame[["b", "c"]])
+    fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(named)
+    double = named.copy()
+    double.var_names = ["x", "b", "c", "x", "e", "f"]
+    np.testing.assert_allclose(fitted.transform(double[:, ::-1]).X, frame[["b", "c"]])
+    double.var_names = ["b", "b", "c", "d", "e", "f"]
+    with pytest.raises(InputError, match="X has several columns 'b'"):
+        fitted.transform(double)
+
+
+def test_numbers_as_names_are_compared_as_text() -> None:
+    frame = pd.DataFrame(B[:, :4] * [1, 5, 4, 1], columns=[400.0, 410.0, 420.0, 430.0])
+    fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(bigfs.open_matrix(frame))
+    np.testing.assert_array_equal(fitted.transform(frame), frame[[410.0, 420.0]])
+    with pytest.raises(ValueError, match="same order"):
+        fitted.transform(frame.iloc[:, ::-1])
+
+
 def test_a_zarr_array_that_is_replaced_or_removed_has_no_neighbors(tmp_path: Path) -> None:
     def write(values: np.ndarray) -> Any:
         place = str(tmp_path / "X.zarr")

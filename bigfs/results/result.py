@@ -34,7 +34,7 @@ from bigfs.store.records import COMPARISON, CONFIG, EARLIER, FEATURES, TABLE
 from bigfs.store.retention import opened_run
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
-from bigfs.store.source import Source
+from bigfs.store.source import Source, positions_by_name
 
 logger = logging.getLogger("bigfs")
 
@@ -256,24 +256,13 @@ class Result:
             X = as_lazy(X)
         elif not hasattr(X, "shape"):
             X = np.asarray(X)
-        if names and self.feature_names:
-            columns = self._columns_named(names)
-        elif len(X.shape) == 2 and X.shape[1] == self.n_features:
-            columns = self.selected
-        else:
+        columns = positions_by_name(self.selected, self.feature_names, names)
+        if columns is None and (len(X.shape) != 2 or X.shape[1] != self.n_features):
             raise InputError(
                 f"X has shape {tuple(X.shape)}; the run had {self.n_features} features."
             )
+        columns = self.selected if columns is None else columns
         return X.iloc[:, columns] if hasattr(X, "iloc") else X[:, columns]
-
-    def _columns_named(self, names: list[str]) -> np.ndarray:
-        """Return the positions of the selected features among the column names of other data."""
-        places = {name: place for place, name in enumerate(names)}
-        wanted = [self.name_of(feature) for feature in self.selected.tolist()]
-        missing = [name for name in wanted if name not in places]
-        if missing:
-            raise InputError(f"X has no column {missing[0]!r}, which the run selected.")
-        return np.array([places[name] for name in wanted])
 
     def export(
         self,

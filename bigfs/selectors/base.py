@@ -6,6 +6,7 @@ import html
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from inspect import get_annotations, signature
 from pathlib import Path
@@ -57,7 +58,13 @@ from bigfs.store.columns import suspicious_columns
 from bigfs.store.formats.memory import plain, refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from bigfs.store.several import sources_of
-from bigfs.store.source import check_fitted_names, is_list_of_uris, listed, open_matrix
+from bigfs.store.source import (
+    check_fitted_names,
+    is_list_of_uris,
+    listed,
+    open_matrix,
+    positions_by_name,
+)
 from bigfs.store.values import check_present, plain_values
 
 # scikit-learn is not typed. With a base class of unknown type, type checkers would accept any
@@ -445,11 +452,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         kept, names = self.get_support(indices=True), getattr(self, "feature_names_in_", None)
         wanted, output = [] if names is None else names[kept].tolist(), self._output()
         if is_annotated(X):
-            if wanted and X.var_names.is_unique and X.var_names.isin(wanted).sum() == len(wanted):
-                view = X[:, wanted]
-            else:
-                self._check_shape(X.shape)
-                view = X[:, kept]
+            view = X[:, self._positions(X.var_names.tolist(), X.shape)]
             return view if output == "default" else view.to_df()
         columns = columns_of(X, wanted)
         if columns is not None:
@@ -460,11 +463,16 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             return keep_features(X, names, kept, self.n_features_in_)
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
-        places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}
-        if wanted and places.keys() >= set(wanted):
-            return in_memory(lazy[:, [places[name] for name in wanted]], output)
-        self._check_shape(lazy.shape)
-        return in_memory(lazy[:, kept], output)
+        columns = self._positions(getattr(opened, "feature_names", None), lazy.shape)
+        return in_memory(lazy[:, columns], output)
+
+    def _positions(self, names: Sequence[str] | None, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the positions of the selected features in data with these names and shape."""
+        kept = self.get_support(indices=True)
+        columns = positions_by_name(kept, getattr(self, "feature_names_in_", None), names)
+        if columns is None:
+            self._check_shape(shape)
+        return kept if columns is None else columns
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise InputError if the number of features differs from that seen in `fit`."""
@@ -485,6 +493,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         A frame stays a frame if `set_output` requests a container other than the default.
         """
         X = plain(X)
+        names = [str(name) for name in X.columns] if hasattr(X, "iloc") else []
+        if names and set(names) == set(getattr(self, "feature_names_in_", ())):
+            X = X.set_axis(names, axis=1)  # scikit-learn compares names only if they are strings
         frame = hasattr(X, "iloc") and self._output() != "default"
         X = validate_data(
             self,

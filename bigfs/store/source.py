@@ -9,6 +9,7 @@ import os
 import pickle
 import stat
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -376,6 +377,37 @@ def common_types(sources: Sequence[Source]) -> dict[str, str]:
     """Return the types of the columns that have the same type in all sources."""
     first, *others = [source.column_types for source in sources]
     return {n: t for n, t in first.items() if all(types.get(n) == t for types in others)}
+
+
+def positions_by_name(
+    kept: np.ndarray, fitted: Sequence[str] | None, names: Sequence[str] | None
+) -> np.ndarray | None:
+    """Return the positions of selected features in other data, or None if one has no names.
+
+    Parameters
+    ----------
+    kept : ndarray of int
+        Positions of the selected features in the data that they were selected from.
+    fitted, names : sequence of str or None
+        Names of the features of these data, and of the other data. Names that number the features
+        from 0, as AnnData has by default, need not match.
+
+    Raises
+    ------
+    InputError
+        If both have names, and one of a selected feature is missing or not unique.
+    """
+    if fitted is None or names is None:
+        return None
+    counts = Counter(names)
+    bad = next((fitted[j] for j in kept if counts[fitted[j]] != 1), None)
+    if bad is None:
+        places = {name: j for j, name in enumerate(names)}
+        return np.array([places[fitted[j]] for j in kept], dtype=np.int64)
+    if any(list(own) == [str(j) for j in range(len(own))] for own in (fitted, names)):
+        return None
+    problem = "several columns" if counts[bad] else "no column"
+    raise InputError(f"X has {problem} {bad!r}, which was selected. X must have the same features.")
 
 
 def check_fitted_names(source: Source, fitted: Any) -> None:

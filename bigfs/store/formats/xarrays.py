@@ -21,7 +21,7 @@ from bigfs.runtime.scope import dask_get
 from bigfs.store.formats.cube import CubeSource, Place, as_names, as_stacked, axes_of
 from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
-from bigfs.store.source import Options, Source, choose_member, no_column
+from bigfs.store.source import Options, Source, choose_member, no_column, positions_by_name
 from bigfs.store.values import check_vector, decoding, installed, refusing
 
 # Attributes that change the values of an array.
@@ -259,17 +259,19 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
 
     They are selected by name if a dimension has all of their names as coordinates, which may be
     more than the fitted features. Otherwise they are selected by number along the only dimension
-    with ``n_features`` values.
+    with ``n_features`` values, which must not have other names.
 
     Raises
     ------
     InputError
-        If the dimension of the features is ambiguous or missing.
+        If the dimension of the features is ambiguous or missing, or has other names.
     """
+    labels = {
+        dim: as_names(X.coords[dim].values, X.sizes[dim]) for dim in X.dims if dim in X.coords
+    }
     if names is not None:
         wanted = [str(names[feature]) for feature in kept]
-        for dim in X.dims:
-            texts = as_names(X.coords[dim].values, X.sizes[dim]) if dim in X.coords else None
+        for dim, texts in labels.items():
             if texts is not None and set(texts) >= set(wanted):
                 return X.isel({dim: [texts.index(name) for name in wanted]})
     dims = [dim for dim in X.dims if X.sizes[dim] == n_features]
@@ -279,6 +281,7 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
             f"X has {len(dims) or 'no'} dimensions of {n_features:,} features{named}: "
             f"{dict(X.sizes)}. Select along one of them by X.sel or X.isel."
         )
+    positions_by_name(kept, names, labels.get(dims[0]))
     return X.isel({dims[0]: kept})
 
 

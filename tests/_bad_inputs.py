@@ -201,7 +201,7 @@ DATA: dict[str, Case] = {
                                     ("does not exist",)),
     "bucket without a name": Case(None, URI + "s3://lab", ("s3://lab", "BUCKET/NAME")),
     "address with a password": Case(None, URI + "s3://key:secret@lab/X.npy",
-                                    ("s3://lab/X.npy", "must not hold a user")),
+                                    ("s3://lab/X.npy", "must not contain a user")),
     "unknown ending": Case(text_file("X.xlsx", "?"), URI + "X.xlsx",
                            ("X.xlsx", "Convert it: pandas.read_excel")),
     "unknown set": Case(None, URI + "sklearn:mnist", ("sklearn:mnist", "sklearn:digits")),

@@ -65,6 +65,12 @@ def server_of(path: ObjectPath) -> tuple[str, str, str | None]:
 def client(scheme: str, bucket: str) -> Any:
     """Return this process's client of a bucket, configured from the environment."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        if not environment.get(name, "https://").startswith(("http://", "https://")):
+            raise InputError(
+                f"{name} must begin with http:// or https://. Got {environment[name]!r}. Unset it "
+                "for Amazon's own servers."
+            )
     return _client(scheme, bucket, _retry_seconds(), frozenset(environment.items()))
 
 

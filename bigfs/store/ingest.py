@@ -16,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, MemoryLimitError, StorageError, check_choice
+from bigfs.core.errors import (
+    InputError,
+    MemoryLimitError,
+    RunLockedError,
+    StorageError,
+    check_choice,
+)
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, return_large_arrays
 from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
@@ -29,6 +35,7 @@ from bigfs.store.lease import LEASE, Lease, is_left
 from bigfs.store.location import (
     Location,
     as_location,
+    files_below,
     free_bytes,
     is_within,
     remove_tree,
@@ -36,7 +43,7 @@ from bigfs.store.location import (
     sync_tree,
     zarr_store,
 )
-from bigfs.store.objects import ConflictError, ObjectPath
+from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
 from bigfs.store.scratch import chunk_rows, temporary_files_in
 from bigfs.store.source import (
@@ -257,6 +264,9 @@ def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
 def holding(partial: Location, final: Location, grows: bool = False) -> Iterator[None]:
     """Create a folder beside a store under a lease, and remove those left by killed processes."""
     if isinstance(partial, ObjectPath) or isinstance(final, ObjectPath):
+        # Appends hold the lease of the store, so no other one writes beside it.
+        for left in final.parent.glob(f"{glob.escape(final.name)}.partial-*") if grows else ():
+            remove_tree(left)
         yield
         return
     for left in final.parent.glob(f"{glob.escape(final.name)}.partial-*"):
@@ -271,21 +281,20 @@ def holding(partial: Location, final: Location, grows: bool = False) -> Iterator
 @contextmanager
 def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
     """Yield the store's own location, marked as unfinished until the context exits normally."""
-    if overwrite:
-        remove_tree(final)
-    marker = final / UNFINISHED
-    try:
-        marker.write_if("", None)
-    except ConflictError:
-        raise InputError(f"{final}: another ingest is writing there. Give another name.") from None
-    try:
-        yield final
-        marker.unlink()
-    except StorageError:  # removing would fail too; the store stays marked
-        raise
-    except BaseException:
-        remove_tree(final)
-        raise
+    with Lease(final) as lease:
+        _check_dest(final, overwrite)  # again: another process may have created it meanwhile
+        final.remove_below(LEASE)
+        marker = final / UNFINISHED
+        marker.write_text("")
+        try:
+            yield final
+            lease.check()
+            marker.unlink()
+        except (StorageError, RunLockedError):  # it stays marked, or belongs to another ingest
+            raise
+        except BaseException:
+            final.remove_below(LEASE)
+            raise
 
 
 def ingest_bytes(chunk: int, held: int = 0) -> int:
@@ -294,7 +303,10 @@ def ingest_bytes(chunk: int, held: int = 0) -> int:
 
 
 def _check_dest(dest: Location, overwrite: bool) -> None:
-    exists = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
+    if isinstance(dest, ObjectPath):
+        exists = bool(set(files_below(dest)) - {LEASE})
+    else:
+        exists = is_there(dest, "the store")
     if not exists:
         return
     if not overwrite:

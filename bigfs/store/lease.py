@@ -218,7 +218,7 @@ class Lease:
     def _refuse(self, held: dict[str, Any], sign: str) -> None:
         holder, cure = "another run holds this directory", "or use another run directory"
         if (self._directory / _OF_STORE).exists():
-            holder, cure = "another process appends to this store", "then append again"
+            holder, cure = "another process writes to this store", "then run the command again"
         raise RunLockedError(
             f"{self._directory}: {holder} (process {held.get('pid', '?')} on "
             f"{held.get('host', '?')}, {sign}). Wait for it to end, {cure}."

@@ -57,6 +57,8 @@ def as_location(uri: str | Location) -> Location:
         return Path(uri).expanduser()
     if not separator or scheme == "file":
         return Path(rest if separator else uri)
+    scheme = scheme.lower()
+    uri = f"{scheme}://{rest}"
     if scheme not in SCHEMES:
         raise InputError(
             f"{shown(uri)}: only local paths and {', '.join(f'{s}://' for s in SCHEMES)} can be "
@@ -64,8 +66,8 @@ def as_location(uri: str | Location) -> Location:
         )
     if shown(uri) != uri:
         raise InputError(
-            f"{shown(uri)}: the address must not hold a user, a password or a query. Credentials "
-            "are taken from the environment (AWS_ACCESS_KEY_ID, ...) or from ~/.aws."
+            f"{shown(uri)}: an address must not contain a user, a password, '?' or '#'. "
+            "Credentials are taken from the environment (AWS_ACCESS_KEY_ID, ...) or from ~/.aws."
         )
     bucket, _, key = rest.partition("/")
     key = key.rstrip("/")

@@ -205,12 +205,13 @@ class ObjectPath:
         with suppress(FileNotFoundError):
             again(self, "remove", lambda: self._client.delete(self.key))
 
-    def remove_below(self) -> None:
-        """Remove all objects below this address."""
+    def remove_below(self, kept: str = "") -> None:
+        """Remove all objects below this address, except the one with the name ``kept``."""
 
         def remove() -> None:
             for batch in self._client.list(self.key):
-                self._client.delete([entry["path"] for entry in batch])
+                keys = [entry["path"] for entry in batch]
+                self._client.delete([key for key in keys if key != f"{self.key}/{kept}"])
 
         again(self, "remove", remove)
 

@@ -92,6 +92,8 @@ _OF_STORE = re.compile(
     r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
 )
 FILES = "checksums.json"
+# Prefix of entity tags in it; other entries are CRC-32 in hexadecimal.
+_TAG = "tag:"
 # Manifest entry: configuration of a result that a later, unfinished run may replace.
 EARLIER = "earlier"
 # Method named in the manifest of a comparison of several methods.
@@ -352,12 +354,14 @@ def write_list(folder: Location, checked: Callable[[str], bool]) -> dict[str, An
     ----------
     folder : Path or ObjectPath
     checked : callable
-        ``checked(name)`` returns True if the checksum of a file is to be listed.
+        ``checked(name)`` returns True if the checksum of a file on disk is to be listed. In a
+        bucket the entity tags of all objects are.
     """
     listed: dict[str, Any] = {
-        name: [size, _checksum(folder / name) if checked(name) else None]
-        for name, (size, _) in files_below(folder).items()
-    }
+        name: [size, _tag(version) if isinstance(folder, ObjectPath)
+               else _checksum(folder / name) if checked(name) else None]
+        for name, (size, version) in files_below(folder).items()
+    }  # fmt: skip
     text = json.dumps(listed)
     write_atomic(folder / FILES, text)
     total = sum(size for size, _ in listed.values())
@@ -376,10 +380,21 @@ def changed_file(folder: Location, stored: dict[str, Any]) -> str | None:
     listed = _read_list(folder, stored.get("list"))
     if listed is None:
         return FILES
-    for name, (_, checksum) in sorted(listed.items()):
-        if checksum is not None and checksum != _checksum(folder / name):
+    tags = {}
+    if isinstance(folder, ObjectPath):
+        tags = {name: _tag(version) for name, (_, version) in files_below(folder).items()}
+    for name, (_, listed_sum) in sorted(listed.items()):
+        if listed_sum is None or (listed_sum.startswith(_TAG) and not tags):
+            continue  # not listed, or a copy on disk of a run in a bucket
+        is_tag = listed_sum.startswith(_TAG)
+        if listed_sum != (tags.get(name) if is_tag else _checksum(folder / name)):
             return name
     return None
+
+
+def _tag(version: str) -> str | None:
+    """Return the entity tag of an object as it is listed, or None if the store gives none."""
+    return f"{_TAG}{version}" if version else None
 
 
 def foreign_files(folder: Location, stored: dict[str, Any] | None) -> list[str]:

@@ -25,6 +25,8 @@ SERIES = "series"
 # Manifest entry: the run it was updated from, see `bigfs.pipeline.update`.
 UPDATED = "updated_from"
 _SHOWN = 80
+# Upper bound on the size of a "latest" object: an address of S3 has at most 1,100 bytes.
+_LINK_BYTES = 2000
 
 
 def finish_series(run: str | Location, series: str, keep: int | None) -> list[str]:
@@ -73,9 +75,10 @@ def followed(place: str | Location) -> Location:
     place = as_location(place)
     if isinstance(place, Path) or LATEST not in place.name or not place.is_file():
         return place
-    try:
-        text = place.read_text().strip()
-    except UnicodeDecodeError:  # data with this word in its name
+    if place.stat().st_size > _LINK_BYTES:
+        return place
+    text = place.read_bytes().decode(errors="replace").strip()
+    if text.rpartition("/")[0] != str(place).rpartition("/")[0]:  # data with this word in its name
         return place
     name = text.rpartition("/")[2]
     if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):

@@ -90,8 +90,8 @@ class RunDirectory(RunFolder):
     def _fault(self, name: str) -> tuple[str, str] | None:
         """Return a fault of a finished stage's files: which files, and what is wrong with them.
 
-        Ingested data verify each chunk when it is read, and buckets have their own checksums. Of
-        the former only the list and the metadata are compared, of the latter only the list.
+        Ingested data verify each chunk when it is read, so only the list and the metadata are
+        compared here. In a bucket, entity tags are compared instead of checksums.
         """
         if not self.is_intact(name):
             return "files", "are missing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
@@ -102,18 +103,35 @@ def _base_of(pattern: str) -> str:
 def _matches(pattern: str) -> list[str]:
     place = as_location(pattern)
     if isinstance(place, ObjectPath):
-        base, depth = _base_of(pattern), pattern.count("/")
-        below = [f"{base}/{name}" for name in as_location(base).objects_below()]  # type: ignore[union-attr]
+        base = _base_of(pattern)
+        if base.count("/") < 3:
+            raise InputError(
+                f"{pattern}: a pattern must be below a folder of the bucket, such as "
+                f"{base}/FOLDER/*.csv."
+            )
+        below = [name.split("/") for name in as_location(base).objects_below()]  # type: ignore[union-attr]
         # A store is a folder of objects, so the pattern is matched against prefixes of their names.
-        cut = {"/".join(name.split("/")[: depth + 1]) for name in below}
-        parts = pattern.split("/")
-        same = (name for name in cut if name.count("/") == depth)
-        paths = [name for name in same if all(map(fnmatchcase, name.split("/"), parts))]
+        prefixes = {tuple(names[: i + 1]) for names in below for i in range(len(names))}
+        parts = pattern[len(base) + 1 :].split("/")
+        paths = [f"{base}/{'/'.join(names)}" for names in prefixes if _fits(names, parts)]
     else:
-        paths = glob.glob(str(place), recursive=True)
+        paths = [path.rstrip("/") for path in glob.glob(str(place), recursive=True)]
+    # The rows of a folder whose files match as well would be read twice.
+    above = {path[: match.start()] for path in paths for match in re.finditer("/", path)}
+    paths = sorted(set(paths) - above, key=_natural)
     if not paths:
         raise InputError(f"{pattern} matches no file. Check the pattern.")
-    return sorted(paths, key=_natural)
+    return paths
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Return True if a path matches a pattern, both in components, by the rules of `glob.glob`."""
+    if not parts or not names:
+        return not names and all(part == "**" for part in parts)
+    is_shown = parts[0].startswith(".") or not names[0].startswith(".")
+    if parts[0] == "**":
+        return _fits(names, parts[1:]) or (is_shown and _fits(names[1:], parts))
+    return is_shown and fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
 
 
 def _parts_below(folder: Location) -> list[str]:

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError, RunLockedError, StorageError
 from bigfs.core.paths import as_text
 from bigfs.graph import knn_graph, partition
+from bigfs.pipeline.inspect import inspect
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
+from bigfs.store.lease import LEASE, Lease
 from bigfs.store.location import (
     as_location,
     files_below,
@@ -24,6 +26,7 @@ from bigfs.store.location import (
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.scratch import Scratch
+from bigfs.store.several import sources_of
 from bigfs.store.source import is_store, open_matrix
 from bigfs.store.verify import verify
 from tests._s3 import Proxy
@@ -306,3 +309,56 @@ def test_storage_that_fails_while_an_input_is_read_is_no_bad_input(
     with pytest.raises(StorageError, match="run again when the storage answers") as caught:
         source.check_unchanged()
     assert caught.value.exit_code == 4
+
+
+def test_globs_match_in_a_bucket_as_they_do_on_a_disk(bucket: str, tmp_path: Path) -> None:
+    names = ("a.csv", ".hidden.csv", "b/c.csv", "b/d/e.csv", "b/.f/g.csv", "x.npy")
+    for i, name in enumerate(names):
+        place = tmp_path / "data" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"p,q\n{i},1\n{i},2\n")
+        (as_location(f"{bucket}/data") / name).write_text(place.read_text())
+    for pattern in ("*.csv", "**/*.csv", "*/*.csv", "b/**/e.csv", "**/[ce].csv", "b/**/*"):
+        on_disk = sources_of(f"{tmp_path}/data/{pattern}")
+        in_bucket = sources_of(f"{bucket}/data/{pattern}")
+        assert on_disk is not None and in_bucket is not None
+        parts = [name.removeprefix(f"{bucket}/") for name in in_bucket]
+        assert parts == [name.removeprefix(f"{tmp_path}/") for name in on_disk], pattern
+    assert open_matrix(f"{bucket}/data/**/*.csv").n_features == 2
+    # A folder and the files in it are not both read.
+    files = [f"{tmp_path}/data/{name}" for name in ("b/c.csv", "b/d/e.csv")]
+    assert sources_of(f"{tmp_path}/data/b/**") == files
+    with pytest.raises(InputError, match="below a folder of the bucket"):
+        sources_of(f"{bucket}/*.csv")
+
+
+def test_data_with_latest_in_their_name_are_data(bucket: str) -> None:
+    place = as_location(f"{bucket}/data-latest.csv")
+    place.write_text("p,q\n1,2\n3,4\n5,6\n")
+    assert "the first 3 rows" in inspect(str(place))
+
+
+def test_two_ingests_to_one_address_do_not_mix(bucket: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.arange(40.0).reshape(20, 2))
+    dest = as_location(f"{bucket}/X.zarr")
+    with Lease(dest):  # of another process
+        with pytest.raises(RunLockedError):
+            ingest(str(tmp_path / "X.npy"), dest, overwrite=True)
+    ingest(str(tmp_path / "X.npy"), dest)
+    assert open_matrix(dest).n_samples == 20 and not (dest / LEASE).exists()
+    with pytest.raises(InputError, match="already exists"):
+        ingest(str(tmp_path / "X.npy"), dest)
+    assert ingest(str(tmp_path / "X.npy"), dest, overwrite=True).n_samples == 20
+    left = dest.with_name("X.zarr.partial-0123abcd")
+    (left / "zarr.json").write_text("{}")
+    ingest(str(tmp_path / "X.npy"), dest, append=True)
+    assert not left.exists() and open_matrix(dest).n_samples == 40
+
+
+@pytest.mark.parametrize("endpoint", ["", "localhost:9000"])
+def test_an_endpoint_without_a_scheme_is_refused(
+    endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(InputError, match="AWS_ENDPOINT_URL must begin with http"):
+        open_matrix(f"{bucket}/X.csv")

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError, RunLockedError, StorageError
+from bigfs.pipeline.inspect import inspect
+from bigfs.pipeline.run import run
 from bigfs.store import lease
 from bigfs.store.lease import Lease
 from bigfs.store.location import (
@@ -268,3 +270,29 @@ def test_a_place_of_other_objects_is_refused(lab: ObjectPath) -> None:
         pass
     with pytest.raises(InputError, match="is a file"), RunDirectory(lab / "thesis.tex").open():
         pass
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "scores/c.0"])
+def test_an_object_of_a_stage_that_was_changed_is_noticed(
+    bucket: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {
+        "run": f"{bucket}/run",
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+    expected = run(config).scores
+    place = RunDirectory(config["run"]).read().stage_path("result") / name
+    content = bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(bytes(content))
+    with pytest.raises(CorruptStoreError, match=f"{name} was changed"):
+        inspect(config["run"], verify=True)
+    with caplog.at_level("INFO", "bigfs"):
+        np.testing.assert_array_equal(run(config).scores, expected)
+    assert f"{name} of its result was changed" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "bigfs"):
+        run(config)
+    assert "was changed" not in caplog.text

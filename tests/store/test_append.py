@@ -285,7 +285,7 @@ def test_what_a_killed_append_left_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_a_second_append_is_refused_as_one_to_a_store(tmp_path: Path) -> None:
     store = _store(tmp_path / "X.zarr")
     with Lease(store) as first:
-        with pytest.raises(RunLockedError, match="another process appends to this store .*again"):
+        with pytest.raises(RunLockedError, match="another process writes to this store .*again"):
             ingest(_rows(3), store, append=True)
         record = json.loads((store / "lease.json").read_text())
         (store / "lease.json").write_text(json.dumps({**record, "owner": "another"}))

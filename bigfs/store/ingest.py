@@ -304,7 +304,7 @@ def ingest_bytes(chunk: int, held: int = 0) -> int:
 
 def _check_dest(dest: Location, overwrite: bool) -> None:
     if isinstance(dest, ObjectPath):
-        exists = bool(set(files_below(dest)) - {LEASE})
+        exists = dest.is_file() or bool(set(files_below(dest)) - {LEASE})
     else:
         exists = is_there(dest, "the store")
     if not exists:

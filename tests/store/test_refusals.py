@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no ending": (_text("X", "?"), "show the kind of file"),
     "remote": (
         lambda f: "s3://key:secret@lab/X.zarr?token=1",
-        "^s3://lab/X.zarr: the address must not hold",
+        "^s3://lab/X.zarr: an address must not contain",
     ),
     "unknown set": (lambda f: "sklearn:mnist", "sklearn:breast_cancer, sklearn:digits"),
     "folder of something": (lambda f: f, "is a folder, but not a zarr array or group"),

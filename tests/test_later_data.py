@@ -96,6 +96,19 @@ def test_names_that_only_count_are_those_of_data_without_names() -> None:
         fitted.transform(double)
 
 
+def test_numbers_of_dimensions_are_no_names() -> None:
+    xarray = pytest.importorskip("xarray")
+    values = B[:, :6] * [1, 5, 4, 1, 1, 1]
+
+    def cube(bands: Any) -> Any:
+        return xarray.DataArray(values, dims=("row", "band"), coords={"band": bands})
+
+    for first, second in ((range(1, 7), range(6)), (list("abcdef"), range(1, 7))):
+        for bands, others in ((first, second), (second, first)):
+            fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(cube(list(bands)))
+            np.testing.assert_array_equal(fitted.transform(cube(list(others))), values[:, 1:3])
+
+
 def test_numbers_as_names_are_compared_as_text() -> None:
     frame = pd.DataFrame(B[:, :4] * [1, 5, 4, 1], columns=[400.0, 410.0, 420.0, 430.0])
     fitted = bigfs.MaxVariance(2, preprocess="none", verbose=0).fit(bigfs.open_matrix(frame))

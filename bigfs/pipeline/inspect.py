@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.paths import listed_in
 from bigfs.core.text import aligned, cut, first_of
 from bigfs.core.yamltext import as_setting
 from bigfs.plan.planning import check_config
@@ -462,7 +463,8 @@ def proposal(
     number of features to select is reduced if the template would keep at least as many as the
     input has.
     """
-    given = [f"input.uri={as_setting(str(path))}", *settings]
+    uri = str(path) if listed_in(str(path)) is not None else as_setting(str(path))
+    given = [f"input.uri={uri}", *settings]
     refusal = ""
     try:
         config = load_config(method, given)
@@ -494,7 +496,7 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     lines = [f"{group}: {first_of(names, _SHOWN)}" for group, names in members.items() if names]
     settings = [f"input.{name}={as_setting(value)}" for name, value in opening.items()]
     layer = None if "layer" in opening else _layer_of_counts(path, source, opening, members)
-    settings += [f"input.layer={layer}"] if layer else []
+    settings += [f"input.layer={as_setting(layer)}"] if layer else []
     method, what = "mcfs", "Proposed command"
     if layer is not None:
         method, what = "highly_variable", "For counts"

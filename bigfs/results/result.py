@@ -233,7 +233,7 @@ class Result:
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
             Data of shape (n_samples, n_features). Columns are selected by name if both X and the
-            features of the run have names.
+            features of the run have names; names that only number the features are none.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class Result:
         Raises
         ------
         InputError
-            If X has other features.
+            If X has other features, or a name of a selected one several times.
         """
         names: list[str] | None = None
         if hasattr(X, "iloc"):

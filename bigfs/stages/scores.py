@@ -33,7 +33,7 @@ class FeatureScores:
         For methods whose order depends on the number of selected features: the selections of
         1, 2, ..., n_sizes features, each ascending, concatenated.
     constant : ndarray of shape (n_features,), bool, or None
-        Features that are equal in all rows, which rank last. None: no feature is.
+        Features that are equal in all rows, which rank last. None: not known here.
     notes : tuple of str
         Sentences on peculiarities of the data; they are not stored here.
     """

@@ -66,7 +66,8 @@ def client(scheme: str, bucket: str) -> Any:
     """Return this process's client of a bucket, configured from the environment."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
-        if not environment.get(name, "https://").startswith(("http://", "https://")):
+        endpoint = environment.get(name, "https://").lower()
+        if scheme == "s3" and not endpoint.startswith(("http://", "https://")):
             raise InputError(
                 f"{name} must begin with http:// or https://. Got {environment[name]!r}. Unset it "
                 "for Amazon's own servers."

@@ -6,13 +6,14 @@ A sparse matrix is stored as CSR blocks (`bigfs.store.formats.csr_store`).
 from __future__ import annotations
 
 import glob
+import re
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, return_large_arr
 from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
+from bigfs.store.buckets import retrying_briefly
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
 from bigfs.store.csr import rows_for, whole_chunks
 from bigfs.store.formats import ZARR, format_named
 from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
-from bigfs.store.lease import LEASE, Lease, is_left
+from bigfs.store.lease import HEARTBEAT_SECONDS, LEASE, Lease, is_left
 from bigfs.store.location import (
     Location,
     as_location,
@@ -63,6 +65,8 @@ _FIRST_ROWS = 1024
 _PACKED = 200
 # Row numbers per chunk of the array of left out rows.
 _NUMBERS = 2**16
+# Raises an error if this process may not write any more; checks at most once in so many seconds.
+Check: TypeAlias = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def ingest(
     StorageError
         If writing fails.
     RunLockedError
-        If another process appends to the same store.
+        If another process appends to the same store, or writes it in a bucket.
     """
     check_choice("missing", missing, MISSING)
     final = as_location(dest).absolute()
@@ -194,13 +198,13 @@ def ingest(
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     _refuse_source(matrix, final)
     _check_free(matrix, final)
-    place: AbstractContextManager[Location] = (
+    place: AbstractContextManager[tuple[Location, Check]] = (
         _in_bucket(final, overwrite)
         if isinstance(final, ObjectPath)
         else _on_disk(final, overwrite)
     )
-    with place as partial:
-        return write_store(matrix, partial, final, missing, rows)
+    with place as (partial, check):
+        return write_store(matrix, partial, final, missing, rows, check=check)
 
 
 def sources_in(matrix: Source) -> list[Source]:
@@ -235,13 +239,16 @@ def _check_free(matrix: Source, final: Location) -> None:
 
 
 @contextmanager
-def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder beside a store that is renamed to it if the context exits without an error."""
+def _on_disk(final: Path, overwrite: bool) -> Iterator[tuple[Location, Check]]:
+    """Yield a folder beside a store that is renamed to it if the context exits without an error.
+
+    The second value, a check as in a bucket, does nothing: nobody else writes to the folder.
+    """
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
         with holding(partial, final), temporary_files_in(final.parent):
-            yield partial
+            yield partial, lambda _: None
         _check_dest(final, overwrite)  # again: another process may have created it meanwhile
         with writing_to(final):
             sync_tree(partial)
@@ -265,8 +272,10 @@ def holding(partial: Location, final: Location, grows: bool = False) -> Iterator
     """Create a folder beside a store under a lease, and remove those left by killed processes."""
     if isinstance(partial, ObjectPath) or isinstance(final, ObjectPath):
         # Appends hold the lease of the store, so no other one writes beside it.
-        for left in final.parent.glob(f"{glob.escape(final.name)}.partial-*") if grows else ():
-            remove_tree(left)
+        form = re.compile(rf"{re.escape(final.name)}\.partial-[0-9a-f]{{8}}")
+        for left in final.parent.iterdir() if grows else ():
+            if form.fullmatch(left.name) and not beside_the_matrix(left):
+                remove_tree(left)
         yield
         return
     for left in final.parent.glob(f"{glob.escape(final.name)}.partial-*"):
@@ -279,21 +288,26 @@ def holding(partial: Location, final: Location, grows: bool = False) -> Iterator
 
 
 @contextmanager
-def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
-    """Yield the store's own location, marked as unfinished until the context exits normally."""
+def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[tuple[Location, Check]]:
+    """Yield the store's own location, marked as unfinished until the context exits normally.
+
+    The second value raises an error if another ingest has taken over meanwhile.
+    """
     with Lease(final) as lease:
         _check_dest(final, overwrite)  # again: another process may have created it meanwhile
         final.remove_below(LEASE)
         marker = final / UNFINISHED
         marker.write_text("")
         try:
-            yield final
+            yield final, lease.check
             lease.check()
             marker.unlink()
-        except (StorageError, RunLockedError):  # it stays marked, or belongs to another ingest
+        except StorageError:  # removing would fail too; the store stays marked
             raise
         except BaseException:
-            final.remove_below(LEASE)
+            with retrying_briefly(), suppress(StorageError, RunLockedError):
+                lease.check()  # a store of another ingest, which took over, stays
+                final.remove_below(LEASE)
             raise
 
 
@@ -344,6 +358,7 @@ def write_store(
     missing: str,
     rows: int | None,
     after: RandomAccessSource | None = None,
+    check: Check = lambda _: None,
 ) -> IngestReport:
     """Write a store, and raise an error if the source changed meanwhile.
 
@@ -358,10 +373,13 @@ def write_store(
     after : RandomAccessSource or None, default=None
         Dense store, with ``rows`` rows per chunk, that the rows are appended to. If its last chunk
         is not full, its rows are written again before the new ones.
+    check : callable, optional
+        ``check(seconds)`` is called before each write. It raises an error if this process may not
+        write any more, at most once in so many seconds.
     """
     matrix.begin()
     try:
-        report = _write_chunks(matrix, partial, final, missing, rows, after)
+        report = _write_chunks(matrix, partial, final, missing, rows, after, check)
     except (InputError, StorageError):
         matrix.check_unchanged()  # if it changed, this is the actual cause
         raise
@@ -376,6 +394,7 @@ def _write_chunks(
     missing: str,
     rows: int | None,
     after: RandomAccessSource | None,
+    check: Check,
 ) -> IngestReport:
     dtype, what = (matrix.dtype, "ingest") if after is None else (after.dtype, "append")
     if matrix.layout is not None:
@@ -401,6 +420,7 @@ def _write_chunks(
                 writer = ChunkWriter(partial, rows, matrix.n_features, dtype, matrix.n_samples)
         for chunk in whole_chunks(blocks, rows):
             with writing_to(final, not is_new):
+                check(HEARTBEAT_SECONDS)
                 writer.append(chunk)
             del chunk
             progress.advance(1)
@@ -417,6 +437,7 @@ def _write_chunks(
             f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}{why}."
         )
     with writing_to(final, not is_new):
+        check(0.0)
         if matrix.index is not None:
             ids = kept_ids(matrix, cleaner.dropped_positions())
             if after is not None:

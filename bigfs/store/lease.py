@@ -1,4 +1,4 @@
-"""Leases on run directories: one run at a time, and the lease of a dead owner expires."""
+"""Leases on run directories and stores: one writer at a time; that of a dead owner expires."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bigfs.core.paths import parse_json
 from bigfs.store.buckets import retrying_briefly
 from bigfs.store.location import Location, create_text, read_small, read_version
 from bigfs.store.objects import ConflictError, ObjectPath, check_conditions
-from bigfs.store.records import MARK
+from bigfs.store.records import MARK, UNFINISHED
 
 logger = logging.getLogger("bigfs")
 LEASE = "lease.json"
@@ -30,7 +30,7 @@ HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _WAIT_SECONDS = 2.0
-# Found in a store instead of a mark; its lease is held while rows are appended.
+# Found in a store instead of a mark; its lease is held by an append, and an ingest to a bucket.
 _OF_STORE = "zarr.json"
 
 
@@ -70,6 +70,7 @@ class Lease:
         self.former: str | None = None
         self._place = directory / LEASE
         self._stop = threading.Event()
+        self._checked = -math.inf
         self._beat: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
@@ -94,8 +95,10 @@ class Lease:
             self._beat.join(_WAIT_SECONDS if isinstance(self._place, ObjectPath) else None)
         self._release()
 
-    def check(self) -> None:
+    def check(self, seconds: float = 0.0) -> None:
         """Raise an error unless this lease is still held, so that a frozen run commits nothing.
+
+        Nothing is done if the last check was less than ``seconds`` ago.
 
         Raises
         ------
@@ -104,7 +107,10 @@ class Lease:
         StorageError
             If the directory was removed.
         """
+        if time.monotonic() - self._checked < seconds:
+            return
         if self._own_version() is not None:
+            self._checked = time.monotonic()
             return
         if not any((self._directory / name).exists() for name in (MARK, _OF_STORE)):
             raise StorageError(
@@ -217,7 +223,7 @@ class Lease:
 
     def _refuse(self, held: dict[str, Any], sign: str) -> None:
         holder, cure = "another run holds this directory", "or use another run directory"
-        if (self._directory / _OF_STORE).exists():
+        if any((self._directory / name).exists() for name in (_OF_STORE, UNFINISHED)):
             holder, cure = "another process writes to this store", "then run the command again"
         raise RunLockedError(
             f"{self._directory}: {holder} (process {held.get('pid', '?')} on "

@@ -319,7 +319,7 @@ def _replaces(path: ObjectPath, text: str, version: ObjectStatus | None) -> bool
 def _no_conditions(path: ObjectPath) -> str:
     return (
         f"{path.parent}: this storage does not support conditional writes (If-Match and "
-        "If-None-Match), which bigfs needs to lock a run directory. Use one that does (a list is "
-        "in deploy/README.md), or a run directory on a disk that all processes share; inputs may "
-        "stay in the bucket."
+        "If-None-Match), by which bigfs locks what it writes. Use one that does (a list is in "
+        "deploy/README.md), or a run directory or store on a disk that all processes share; "
+        "inputs may stay in the bucket."
     )

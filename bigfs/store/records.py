@@ -365,7 +365,9 @@ def write_list(folder: Location, checked: Callable[[str], bool]) -> dict[str, An
     text = json.dumps(listed)
     write_atomic(folder / FILES, text)
     total = sum(size for size, _ in listed.values())
-    return {"files": len(listed), "bytes": total, "list": f"{zlib.crc32(text.encode()):08x}"}
+    record = {"files": len(listed), "bytes": total, "list": f"{zlib.crc32(text.encode()):08x}"}
+    # A copy elsewhere may have other tags.
+    return {**record, "at": str(folder)} if isinstance(folder, ObjectPath) else record
 
 
 def is_complete(folder: Location) -> bool:
@@ -380,14 +382,12 @@ def changed_file(folder: Location, stored: dict[str, Any]) -> str | None:
     listed = _read_list(folder, stored.get("list"))
     if listed is None:
         return FILES
-    tags = {}
-    if isinstance(folder, ObjectPath):
-        tags = {name: _tag(version) for name, (_, version) in files_below(folder).items()}
-    for name, (_, listed_sum) in sorted(listed.items()):
-        if listed_sum is None or (listed_sum.startswith(_TAG) and not tags):
-            continue  # not listed, or a copy on disk of a run in a bucket
-        is_tag = listed_sum.startswith(_TAG)
-        if listed_sum != (tags.get(name) if is_tag else _checksum(folder / name)):
+    in_place = isinstance(folder, ObjectPath) and stored.get("at") == str(folder)
+    versions = {n: v for n, (_, v) in files_below(folder).items()} if in_place else {}
+    for name, (_, recorded) in sorted(listed.items()):
+        is_tag = (recorded or _TAG).startswith(_TAG)
+        actual = _tag(versions.get(name, "")) if is_tag else _checksum(folder / name)
+        if recorded is not None and actual != recorded and not (is_tag and actual is None):
             return name
     return None
 
@@ -431,7 +431,8 @@ def _read_list(folder: Location, checksum: str | None) -> dict[str, Any] | None:
         text = (folder / FILES).read_text()
         if checksum not in (None, f"{zlib.crc32(text.encode()):08x}"):
             return None
-        return {str(name): (int(size), crc) for name, (size, crc) in parse_json(text).items()}
+        entries = parse_json(text).items()
+        return {str(name): (int(size), crc and str(crc)) for name, (size, crc) in entries}
     except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):
         return None
 

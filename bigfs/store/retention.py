@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bigfs.core.errors import BigfsError, InputError, RunLockedError
 from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.objects import SCHEMES
 from bigfs.store.records import MANIFEST, read_mark
 from bigfs.store.rundir import RunDirectory
 
@@ -78,7 +79,7 @@ def followed(place: str | Location) -> Location:
     if place.stat().st_size > _LINK_BYTES:
         return place
     text = place.read_bytes().decode(errors="replace").strip()
-    if text.rpartition("/")[0] != str(place).rpartition("/")[0]:  # data with this word in its name
+    if text.partition("://")[0] not in SCHEMES:  # data with this word in its name
         return place
     name = text.rpartition("/")[2]
     if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):

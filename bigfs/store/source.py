@@ -389,8 +389,8 @@ def positions_by_name(
     kept : ndarray of int
         Positions of the selected features in the data that they were selected from.
     fitted, names : sequence of str or None
-        Names of the features of these data, and of the other data. Names that number the features
-        from 0, as AnnData has by default, need not match.
+        Names of the features of these data, and of the other data. Names that only number the
+        features from 0 or 1, such as the default ones of AnnData, need not match.
 
     Raises
     ------
@@ -399,13 +399,17 @@ def positions_by_name(
     """
     if fitted is None or names is None:
         return None
+    numbered = any(
+        list(own) == [str(j) for j in range(first, first + len(own))]
+        for own in (fitted, names) for first in (0, 1)
+    )  # fmt: skip
+    if numbered and not (set(fitted) <= set(names) or set(names) <= set(fitted)):
+        return None
     counts = Counter(names)
     bad = next((fitted[j] for j in kept if counts[fitted[j]] != 1), None)
     if bad is None:
         places = {name: j for j, name in enumerate(names)}
         return np.array([places[fitted[j]] for j in kept], dtype=np.int64)
-    if any(list(own) == [str(j) for j in range(len(own))] for own in (fitted, names)):
-        return None
     problem = "several columns" if counts[bad] else "no column"
     raise InputError(f"X has {problem} {bad!r}, which was selected. X must have the same features.")
 

@@ -16,7 +16,7 @@ from bigfs.core.paths import as_text
 from bigfs.graph import knn_graph, partition
 from bigfs.pipeline.inspect import inspect
 from bigfs.store.fingerprint import fingerprint
-from bigfs.store.ingest import ingest
+from bigfs.store.ingest import _in_bucket, ingest
 from bigfs.store.labels import load_labels
 from bigfs.store.lease import LEASE, Lease
 from bigfs.store.location import (
@@ -349,10 +349,24 @@ def test_two_ingests_to_one_address_do_not_mix(bucket: str, tmp_path: Path) -> N
     with pytest.raises(InputError, match="already exists"):
         ingest(str(tmp_path / "X.npy"), dest)
     assert ingest(str(tmp_path / "X.npy"), dest, overwrite=True).n_samples == 20
-    left = dest.with_name("X.zarr.partial-0123abcd")
+    left, others = dest.with_name("X.zarr.partial-0123abcd"), dest.with_name("X.zarr.partial-my")
     (left / "zarr.json").write_text("{}")
+    (others / "zarr.json").write_text("{}")
     ingest(str(tmp_path / "X.npy"), dest, append=True)
-    assert not left.exists() and open_matrix(dest).n_samples == 40
+    assert not left.exists() and others.exists() and open_matrix(dest).n_samples == 40
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_an_ingest_that_lost_its_place_touches_nothing(bucket: str, error: Any) -> None:
+    dest = as_location(f"{bucket}/X.zarr")
+    with pytest.raises(error or RunLockedError), _in_bucket(dest, True) as (place, check):
+        (dest / LEASE).unlink()  # as if it had been frozen for a minute
+        ingest(X, dest, overwrite=True)
+        with Lease(dest):
+            if error is not None:
+                raise error
+            check(0.0)
+    assert open_matrix(dest).n_samples == 50 and verify(dest).ok
 
 
 @pytest.mark.parametrize("endpoint", ["", "localhost:9000"])

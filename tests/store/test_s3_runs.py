@@ -16,11 +16,11 @@ import pytest
 from bigfs.core.errors import CorruptStoreError, InputError, RunLockedError, StorageError
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
+from bigfs.results.result import open_result
 from bigfs.store import lease
+from bigfs.store.buckets import client
 from bigfs.store.lease import Lease
-from bigfs.store.location import (
-    Location,
-)
+from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
@@ -296,3 +296,22 @@ def test_an_object_of_a_stage_that_was_changed_is_noticed(
     with caplog.at_level("INFO", "bigfs"):
         run(config)
     assert "was changed" not in caplog.text
+
+
+def test_a_copy_of_a_run_is_read_whatever_its_tags(bucket: str) -> None:
+    config = {
+        "run": f"{bucket}/run",
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+    ranking = run(config).ranking.tolist()
+    source, copy = as_location(config["run"]), as_location(f"{bucket}/copy")
+    for name in files_below(source):
+        content = (source / name).read_bytes()
+        if name.endswith("zarr.json"):  # an object of several parts, which has a tag of its own
+            client(copy.scheme, copy.bucket).put(f"{copy.key}/{name}", content, use_multipart=True)
+        else:
+            (copy / name).write_bytes(content)
+    assert open_result(str(copy)).ranking.tolist() == ranking
+    assert "unchanged" in inspect(str(copy), verify=True)

@@ -266,14 +266,14 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
     InputError
         If the dimension of the features is ambiguous or missing, or has other names.
     """
-    labels = {
-        dim: as_names(X.coords[dim].values, X.sizes[dim]) for dim in X.dims if dim in X.coords
-    }
     if names is not None:
-        wanted = [str(names[feature]) for feature in kept]
-        for dim, texts in labels.items():
-            if texts is not None and set(texts) >= set(wanted):
-                return X.isel({dim: [texts.index(name) for name in wanted]})
+        wanted = {str(names[feature]) for feature in kept}
+        # A dimension of another size, such as that of the rows, only if none of this size fits.
+        for dim in sorted(X.dims, key=lambda dim: X.sizes[dim] != n_features):
+            texts = as_names(X.coords[dim].values, X.sizes[dim]) if dim in X.coords else None
+            columns = positions_by_name(kept, names, texts) if set(texts or ()) >= wanted else None
+            if columns is not None:
+                return X.isel({dim: columns})
     dims = [dim for dim in X.dims if X.sizes[dim] == n_features]
     if len(dims) != 1:
         named = "" if names is None else ", and none has the names of the selected ones"
@@ -281,7 +281,8 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
             f"X has {len(dims) or 'no'} dimensions of {n_features:,} features{named}: "
             f"{dict(X.sizes)}. Select along one of them by X.sel or X.isel."
         )
-    positions_by_name(kept, names, labels.get(dims[0]))
+    if dims[0] in X.coords:  # raises if it has other names
+        positions_by_name(kept, names, as_names(X.coords[dims[0]].values, n_features))
     return X.isel({dims[0]: kept})
 
 

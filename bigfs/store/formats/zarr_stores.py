@@ -11,11 +11,10 @@ import lzma
 import math
 import os
 import stat
-import sys
 import zipfile
 import zlib
 from asyncio import to_thread
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,8 @@ _SLACK_BYTES = 2**20
 _PIECE_BYTES = 2**18
 # The largest block of a Zstandard frame.
 _ZSTD_BLOCK = 2**17
+# The first 28 bits of the number that skippable frames begin with.
+_ZSTD_SKIPPABLE = 0x184D2A5
 _STREAMED: dict[str, Any] = {
     "zlib": zlib.decompressobj,
     "gzip": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
@@ -380,7 +381,8 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
     if codec in _STREAMED:
         if len(packed) * 1032 <= most and codec in ("zlib", "gzip"):  # DEFLATE's maximum ratio
             return False
-        return counts_beyond(packed, _STREAMED[codec](), most)
+        new = _STREAMED[codec]
+        return counts_beyond(packed, new(), most, None if codec == "zlib" else new)
     if codec == "blosc":
         return int.from_bytes(packed[4:8], "little") > most
     if codec == "lz4":
@@ -388,36 +390,57 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
     return _zstd_bytes(packed) > most
 
 
-def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
-    """Return True if a decompressor yields more than ``most`` bytes, which are not kept.
+def counts_beyond(
+    packed: memoryview, unpack: Any, most: int, following: Callable[[], Any] | None = None
+) -> bool:
+    """Return True if decompressors yield more than ``most`` bytes, which are not kept.
 
-    Also True if data follow the end of the stream: decoders take them for another stream.
+    ``following`` returns the decompressor for a stream that follows another one, as decoders read
+    them together. None: what follows the first stream is ignored.
     """
-    count = 0
-    for start in range(0, len(packed), _PIECE_BYTES):
+    count, start = 0, 0
+    piece: Any = b""
+    is_full = False  # the last call may have left output behind
+    while True:
         if unpack.eof:
-            return True
-        piece: Any = packed[start : start + _PIECE_BYTES]
-        while not unpack.eof:
+            if following is None:
+                return False
+            piece, unpack = unpack.unused_data.lstrip(b"\0"), following()
+        if not piece and not is_full:
+            piece, start = packed[start : start + _PIECE_BYTES], start + _PIECE_BYTES
+            if not piece:
+                return False
+        try:
             unpacked = unpack.decompress(piece, _PIECE_BYTES)
-            count += len(unpacked)
-            if count > most:
-                return True
-            piece = getattr(unpack, "unconsumed_tail", b"")
-            if not unpacked or (not piece and len(unpacked) < _PIECE_BYTES):
-                break
-    return bool(unpack.eof and unpack.unused_data)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError):
+            return False  # the decoder reports or ignores it
+        count += len(unpacked)
+        if count > most:
+            return True
+        piece, is_full = getattr(unpack, "unconsumed_tail", b""), len(unpacked) == _PIECE_BYTES
 
 
 def _zstd_bytes(packed: memoryview) -> int:
-    """Return the decompressed size in the header of a Zstandard frame.
+    """Return the decompressed size of all Zstandard frames in a chunk, or an upper bound."""
+    size = at = 0
+    while at + 8 < len(packed):
+        magic = int.from_bytes(packed[at : at + 4], "little")
+        if magic >> 4 == _ZSTD_SKIPPABLE:
+            at += 8 + int.from_bytes(packed[at + 4 : at + 8], "little")
+            continue
+        of_frame, at = _zstd_frame(packed, at)
+        size += of_frame
+    return size
 
-    If the header does not state it, an upper bound is returned, computed from the blocks. There is
-    no bound if another frame follows, which a decoder would decompress too.
+
+def _zstd_frame(packed: memoryview, at: int) -> tuple[int, int]:
+    """Return the decompressed size of the frame at a position, and the position of the next one.
+
+    If the header does not state the size, an upper bound is computed from the blocks.
     """
-    descriptor = packed[4]
+    descriptor = packed[at + 4]
     single = bool(descriptor & 0x20)
-    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    at += 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
     width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
     stated = int.from_bytes(packed[at : at + width], "little") + (256 if width == 2 else 0)
     at += width
@@ -426,12 +449,10 @@ def _zstd_bytes(packed: memoryview) -> int:
         block = int.from_bytes(packed[at : at + 3], "little")
         last, kind, count = bool(block & 1), block >> 1 & 3, block >> 3
         if at + 3 > len(packed) or kind == 3:
-            break  # damaged, which the decoder reports
+            return max(size, stated), len(packed)  # damaged, which the decoder reports
         size += count if kind < 2 else _ZSTD_BLOCK
         at += 3 + (1 if kind == 1 else count)
-    if last and at + (4 if descriptor & 4 else 0) < len(packed):  # 4 bytes of a checksum
-        return sys.maxsize
-    return stated if width else size
+    return stated if width else size, at + (4 if descriptor & 4 else 0)  # 4 bytes of a checksum
 
 
 def chunk_grid(array: Any) -> tuple[int, ...]:

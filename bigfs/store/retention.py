@@ -79,7 +79,7 @@ def followed(place: str | Location) -> Location:
     if place.stat().st_size > _LINK_BYTES:
         return place
     text = place.read_bytes().decode(errors="replace").strip()
-    if text.partition("://")[0] not in SCHEMES:  # data with this word in its name
+    if text and text.partition("://")[0] not in SCHEMES:  # data with this word in its name
         return place
     name = text.rpartition("/")[2]
     if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):

@@ -494,7 +494,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """
         X = plain(X)
         names = [str(name) for name in X.columns] if hasattr(X, "iloc") else []
-        if names and set(names) == set(getattr(self, "feature_names_in_", ())):
+        fitted = getattr(self, "feature_names_in_", ())
+        if names and set(names) == set(fitted) and names != X.columns.tolist():
             X = X.set_axis(names, axis=1)  # scikit-learn compares names only if they are strings
         frame = hasattr(X, "iloc") and self._output() != "default"
         X = validate_data(

@@ -112,7 +112,7 @@ def _matches(pattern: str) -> list[str]:
         below = [name.split("/") for name in as_location(base).objects_below()]  # type: ignore[union-attr]
         # A store is a folder of objects, so the pattern is matched against prefixes of their names.
         prefixes = {tuple(names[: i + 1]) for names in below for i in range(len(names))}
-        parts = pattern[len(base) + 1 :].split("/")
+        parts = pattern[len(base) + 1 :].rstrip("/").split("/")
         paths = [f"{base}/{'/'.join(names)}" for names in prefixes if _fits(names, parts)]
     else:
         paths = [path.rstrip("/") for path in glob.glob(str(place), recursive=True)]

@@ -128,7 +128,7 @@ def test_exit_codes_decide_what_is_tried_again() -> None:
     assert hopeless["action"] == "FailJob"
     assert hopeless["onExitCodes"]["containerName"] == "run"
     assert disrupted["action"] == "Ignore"
-    assert job["backoffLimit"] > 0
+    assert job["backoffLimit"] == 5
     # A run that is told to stop needs up to thirty seconds.
     assert job["template"]["spec"]["terminationGracePeriodSeconds"] >= 30
     hour = int(cron["schedule"].split()[1])

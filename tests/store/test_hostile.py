@@ -274,13 +274,17 @@ def test_chunks_of_every_codec_are_read(tmp_path: Path, name: str | None, kind: 
     np.testing.assert_array_equal(open_matrix(tmp_path / "X.zarr").read(100, 1000), X[100:])
 
 
+def _write_ones(place: Path, codec: str) -> None:
+    """Write an array of two chunks of 120 bytes."""
+    array = zarr.create_array(
+        place, shape=(10, 3), dtype="f8", chunks=(5, 3), zarr_format=2, compressors=_codec(codec)
+    )
+    array[:] = 1.0
+
+
 @pytest.mark.parametrize("name", ["gzip", "zlib", "bz2", "lzma", "lz4", "blosc", "zstd"])
 def test_a_chunk_that_unpacks_to_more_than_a_chunk_is_refused(tmp_path: Path, name: str) -> None:
-    array = zarr.create_array(
-        tmp_path / "X.zarr", shape=(10, 3), dtype="f8", chunks=(5, 3), zarr_format=2,
-        compressors=_codec(name),
-    )  # fmt: skip
-    array[:] = 1.0
+    _write_ones(tmp_path / "X.zarr", name)
     bomb = _codec(name).encode(np.zeros(20 * 2**20, np.uint8))
     (tmp_path / "X.zarr" / "0.0").write_bytes(bomb)
     with pytest.raises(InputError, match=r"0\.0 holds more than the 1 MiB of a chunk"):
@@ -298,11 +302,7 @@ def test_what_a_packed_chunk_gives_is_counted_without_holding_it() -> None:
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma", "zstd"])
 def test_streams_in_a_chunk_are_counted_together(tmp_path: Path, name: str) -> None:
-    array = zarr.create_array(
-        tmp_path / "X.zarr", shape=(10, 3), dtype="f8", chunks=(5, 3), zarr_format=2,
-        compressors=_codec(name),
-    )  # fmt: skip
-    array[:] = 1.0
+    _write_ones(tmp_path / "X.zarr", name)
     chunk, bomb = tmp_path / "X.zarr" / "0.0", np.zeros(20 * 2**20, np.uint8)
     halves = np.full((2, 60), 63, np.uint8)  # of a chunk of 120 bytes
     chunk.write_bytes(b"".join(bytes(_codec(name).encode(half)) for half in halves))

@@ -202,5 +202,10 @@ def test_settings_that_a_file_does_not_have_are_refused(tmp_path: Path) -> None:
         open_matrix(path, variable="other")
     with pytest.raises(InputError, match="has no feature_types"):
         open_matrix(path, feature_types=["Gene Expression"])
+    counts = write_tenx(tmp_path / "counts.h5", sp.csr_matrix(COUNTS), IDS, SYMBOLS)
+    with h5py.File(counts, "a") as file:
+        file["other"] = np.ones((3, 4))
+    with pytest.raises(InputError, match="counts.h5::other has no feature types"):
+        open_matrix(counts, variable="other", feature_types=["Gene Expression"])
     with pytest.raises(InputError, match="no layer 'spliced'. It has no layers"):
         open_matrix(path, layer="spliced")

@@ -49,14 +49,15 @@ def open_file(
     """
     uri = str(path)
     with hdf5.open_h5(path) as file, decoding(uri):
-        is_loom = hdf5.find(file, "row_attrs", uri) is not None
-        genomes = hdf5.genomes_of(file)
-        if feature_types is not None and (is_loom or variable not in (None, *genomes)):
-            raise InputError(f"{uri} has no feature types. Remove input.feature_types.")
-        if is_loom:
+        if hdf5.find(file, "row_attrs", uri) is not None:
             check_no_variable(path, variable)
             return _open_loom(file, path, layer)
+        genomes = hdf5.genomes_of(file)
         if variable is not None and variable not in genomes:
+            if feature_types is not None:
+                raise InputError(
+                    f"{uri}::{variable} has no feature types. Remove input.feature_types."
+                )
             return hdf5.open_array(path, variable)
         if variable is None and len(genomes) > 1:
             raise InputError(

@@ -421,6 +421,27 @@ def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
             assert made["passes"] == planned.passes
 
 
+def test_an_evaluation_of_sparse_data_is_planned_with_the_passes_of_dense_data(tmp_path: Path):
+    import bigfs
+
+    X = np.random.default_rng(0).poisson(0.3, (400, 30)).astype(np.float32)
+    save_npz(tmp_path / "X.npz", csr_array(X))
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", np.arange(400) % 3)
+    planned = []
+    for name in ("X.npy", "X.npz"):
+        config = make_config(
+            run=str(tmp_path / f"run-{name}"),
+            input={"uri": str(tmp_path / name)},
+            method="max_variance",
+            n_features_to_select=5,
+            evaluate={"labels": str(tmp_path / "y.npy")},
+        )
+        planned.append(plan_pipeline(config).by_stage["evaluation"].cost.passes)
+        assert 0 < bigfs.run(config).stages["evaluation"]["passes"] <= planned[-1]
+    assert planned[0] == planned[1]
+
+
 @pytest.mark.cluster
 def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
     data = _npy(tmp_path / "X.npy", 1_000_000, 500)

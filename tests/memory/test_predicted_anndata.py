@@ -59,11 +59,17 @@ def written(form: str, folder: Path, name: str, n: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", ["h5ad-csr", "h5ad-csc", "h5ad-dense", "zarr-csr", "zarr-dense"])
-def test_a_copy_takes_what_is_planned(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "n"),
+    [
+        ("h5ad-csr", N), ("h5ad-csc", N), ("h5ad-dense", N), ("zarr-csr", N), ("zarr-dense", N),
+        ("h5ad-csc", 16_000),  # the most entries that are sorted in memory
+    ],
+)  # fmt: skip
+def test_a_copy_takes_what_is_planned(form: str, n: int, tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     small, large = (
-        str(written(form, tmp_path, name, n)) for name, n in (("small", 2000), ("large", N))
+        str(written(form, tmp_path, name, rows)) for name, rows in (("small", 2000), ("large", n))
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _COPY, small, large], capture_output=True,
@@ -72,4 +78,4 @@ def test_a_copy_takes_what_is_planned(form: str, tmp_path: Path) -> None:
     rows, grown, predicted = (int(word) for word in done.stdout.split())
     message = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
     print(form, message)
-    assert rows == N and grown <= predicted <= max(100 * MIB, 2 * grown), message
+    assert rows == n and grown <= predicted <= max(100 * MIB, 2 * grown), message

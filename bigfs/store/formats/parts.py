@@ -5,6 +5,7 @@ A place opens the array, or the group that has ``data``, ``indices`` and ``indpt
 
 from __future__ import annotations
 
+import io
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -270,7 +271,8 @@ class ByBands(_SomeFeatures):
 
     The entries of each row are counted while all entries are written to the file, usually with 12
     to 16 bytes each, and every piece is sorted by groups of rows. Then the entries of a band of
-    rows lie in one range of each piece. The file is in the folder for temporary files (TMPDIR).
+    rows lie in one range of each piece. The file is in the folder for temporary files (TMPDIR), or
+    in memory if all entries fit in one band.
     """
 
     n_samples: int
@@ -306,7 +308,11 @@ class ByBands(_SomeFeatures):
         """
         self._check_pointers(n_pointers)
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
-        self.temporary_bytes += self.n_entries * self._record.itemsize
+        n_bytes = self.n_entries * self._record.itemsize
+        if self._n_groups > 1:
+            self.temporary_bytes += n_bytes
+        else:
+            self.held_bytes += n_bytes + n_bytes // 8  # BytesIO allocates ahead
         self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
         self.held_bytes += 8 * self._n_groups * (self.n_entries // _FEWEST_IN_PIECE)
 
@@ -351,8 +357,9 @@ class ByBands(_SomeFeatures):
         return rows // -(-self.n_samples // self._n_groups)
 
     def _count(self) -> tuple[IO[bytes], list[np.ndarray]]:
-        """Count the entries of every row, and write all entries to a temporary file."""
-        counts, file = np.zeros(self.n_samples + 1, dtype=np.int64), temporary_file()
+        """Count the entries of every row, and write all entries to the temporary file."""
+        counts = np.zeros(self.n_samples + 1, dtype=np.int64)
+        file = temporary_file() if self._n_groups > 1 else io.BytesIO()
         weakref.finalize(self, file.close)
         ends, n_written = [], 0
         with track("entries of the rows", self.n_entries, "entries") as progress:
@@ -360,7 +367,7 @@ class ByBands(_SomeFeatures):
                 piece = np.empty(len(values), self._record)
                 piece["row"], piece["column"], piece["value"] = rows, columns, values
                 np.add.at(counts, piece["row"] + 1, 1)
-                groups = self._group_of(piece["row"]).astype(np.uint16)
+                groups = self._group_of(rows).astype(np.uint16)
                 if (groups[1:] < groups[:-1]).any():
                     piece = piece[np.argsort(groups, kind="stable")]
                 in_group = np.bincount(groups, minlength=self._n_groups)
@@ -393,7 +400,9 @@ class ByBands(_SomeFeatures):
             file.seek(int(of_groups[first]) * entries.itemsize)
             content = file.read(int(of_groups[last] - of_groups[first]) * entries.itemsize)
             row = np.frombuffer(content, self._record)["row"]
-            part = np.frombuffer(content, entries.dtype)[(row >= start) & (row < stop)]
+            part = np.frombuffer(content, entries.dtype)
+            if (start, stop) != (0, self.n_samples):
+                part = part[(row >= start) & (row < stop)]
             entries[filled : filled + len(part)] = part
             filled += len(part)
         return entries.view(self._record)

@@ -90,21 +90,21 @@ def resolve(
     """Return a transform ready for the workers.
 
     ``standardize`` gives columns mean 0 and variance 1, ``minmax`` maps them to [0, 1],
-    ``rescale`` gives them mean 0 and divides all by one number, so that their mean variance is 1;
-    a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1,
+    ``rescale`` gives them mean 0 and divides all by one number, so that the mean variance of those
+    that vary is 1; a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1,
     ``normalize_total`` to a sum of 10,000; ``normalize_log1p`` takes ``log1p`` of that.
     """
     if moments is None or not needs_moments(kind):
         return Transform(kind, None, level)
+    # The mean of equal values can differ from them in the last bit, and the spread from zero.
+    constant = moments.maximum == moments.minimum
     if kind == "standardize":
         shift, spread = moments.mean, np.sqrt(moments.variance)
     elif kind == "rescale":
-        root = np.sqrt(moments.variance.mean())
+        root = np.sqrt(moments.variance[~constant].mean()) if not constant.all() else 1.0
         shift, spread = moments.mean, np.full(len(moments.mean), root)
     else:
         shift, spread = moments.minimum, moments.maximum - moments.minimum
-    # The mean of equal values can differ from them in the last bit, and the spread from zero.
-    constant = moments.maximum == moments.minimum
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, spread))
     columns = scratch.put(scratch.unique("transform"), np.stack([shift, scale]))
     return Transform(kind, columns, level)

@@ -136,7 +136,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
     choose = partial(choose_scoring, selection=selection)
-    result = Stage("result", 30, settings, choose, sparse=method.sparse, updates=method.keeps_sums)
+    result = Stage("result", 31, settings, choose, sparse=method.sparse, updates=method.keeps_sums)
     return [*stages, result]
 
 

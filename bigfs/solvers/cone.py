@@ -167,9 +167,9 @@ def solve_cone(
         V[columns] = point.V
         n_iter += point.n_iter
         upper, lower, slack, slopes = program.certify(V, point.x)
-        gap = (upper - lower) / max(abs(upper), 1e-12)
-        if upper <= ZERO * program.C * program.bounds.max():
-            gap = 0.0  # the minimum is zero, since the intercepts alone satisfy all planes
+        # The minimum is zero if the intercepts alone satisfy all planes.
+        is_zero = upper <= ZERO * program.C * program.bounds.max()
+        gap = 0.0 if is_zero else (upper - lower) / upper
         enter = _missing(slopes, active, m, 1.0)
         if gap <= tol or not len(enter):
             break
@@ -178,7 +178,7 @@ def solve_cone(
         active = np.sort(np.append(active, enter))
     if not gap <= 10 * tol:
         raise ConvergenceError(
-            f"The cone program of M3FS stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "
+            f"The cone program stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "
             "Scale the features, or lower C."
         )
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), m)

@@ -155,7 +155,6 @@ class _Conditions:
         objective = 0.5 * float(np.vdot(p.V, p.u)) + self.C * float(p.values[R])
         if abs(objective) <= ZERO * self.C * _largest(self.g):
             return r, 0.0  # the minimum: multipliers then tend to zero, and f to infinity
-        objective += 1e-12
         # Violations are measured by their possible effect on the objective, and relative to the
         # size of the violated quantity.
         worth = (p.values @ p.multipliers, x @ np.abs(r.w), np.abs(p.f) @ np.abs(r.f))

@@ -99,7 +99,7 @@ def graph_stage(
     depends = {**settings.model_dump(), **common}
     updates = not of_components
     return Stage(
-        "graph", 12, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
+        "graph", 13, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
     )
 
 

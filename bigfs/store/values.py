@@ -32,7 +32,8 @@ _LABELS, _MOST_LABEL_BYTES = "fiubUS", 2 * GIB
 INFINITE = "Infinity cannot be filled: correct the data."
 MISSING = (
     "Remove or fill it, or choose a policy for NaN: missing = 'mean', 'zero' or 'drop_rows' (a "
-    "parameter of every selector; bigfs run --set input.missing=mean; bigfs ingest --missing mean)."
+    "parameter of every selector, whose predict supports 'zero'; bigfs run --set "
+    "input.missing=mean; bigfs ingest --missing mean)."
 )
 # Labels of fewer rows are not checked for having too many classes.
 _FEW_ROWS = 10

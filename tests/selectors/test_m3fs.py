@@ -142,16 +142,48 @@ def test_started_at_the_truth_it_ends_no_higher() -> None:
 def test_the_form_is_that_of_the_dense_laplacian() -> None:
     X, _ = _blobs(n=70)
     X += 5.0
-    Z = np.column_stack([X, np.ones(len(X))])
+    Z = np.column_stack([X - 4.0, np.ones(len(X))])
     for rows in (70, 20):
         blocks = RowBlocks.from_any(X, rows=rows)
+        center = blocks.scratch.put("center", np.full(X.shape[1], 4.0))
         W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
         expected = Z.T @ laplacian(W.load().toarray()) @ Z / len(X)
-        np.testing.assert_allclose(smooth_form(blocks, W), expected, atol=1e-9)
+        np.testing.assert_allclose(smooth_form(blocks, W, center), expected, atol=1e-9)
         full = np.exp(-cdist(X, X, "sqeuclidean") / 3.0)
         np.fill_diagonal(full, 0)
         expected = Z.T @ laplacian(full) @ Z / len(X)
-        np.testing.assert_allclose(full_form(blocks, 3.0), expected, atol=1e-8)
+        np.testing.assert_allclose(full_form(blocks, 3.0, center), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("graph", ["knn", "full"])
+@pytest.mark.parametrize(("factor", "offset"), [(1e6, 0.0), (1e-7, 0.0), (1.0, 1e6), (1.0, -3e7)])
+def test_neither_a_unit_nor_an_offset_changes_the_problem(
+    factor: float, offset: float, graph: str
+) -> None:
+    """With C and smoothness in the same unit; an intercept absorbs an offset."""
+    X, y = _blobs(3)
+
+    def fitted(X: np.ndarray, unit: float) -> M3FS:
+        weights = {"C": 10 / unit**2, "smoothness": 1 / unit**2}
+        return M3FS(
+            4, n_clusters=3, init=y, preprocess="none", graph=graph, n_neighbors=6, **weights
+        ).fit(X)
+
+    expected, other = fitted(X, 1.0), fitted(X * factor + offset, factor)
+    assert other.objective_ * factor**2 == pytest.approx(expected.objective_, rel=1e-4)
+    assert other.smoothness_term_ * factor**2 == pytest.approx(expected.smoothness_term_, rel=1e-3)
+    np.testing.assert_allclose(other.scores_, expected.scores_, atol=1e-3)
+    np.testing.assert_array_equal(other.labels_, expected.labels_)
+    rule = (X * factor + offset) @ other.coef_ + other.intercept_
+    np.testing.assert_array_equal(rule.argmax(axis=1), other.labels_)
+
+
+def test_constant_features_do_not_change_the_unit() -> None:
+    X, y = _blobs(2)
+    more = np.column_stack([X, np.full((len(X), 40), 3.0)])
+    alone, beside = (M3FS(3, init=y, n_neighbors=6).fit(rows) for rows in (X, more))
+    np.testing.assert_allclose(beside.scores_[:8], alone.scores_, atol=1e-4)
+    np.testing.assert_array_equal(beside.labels_, alone.labels_)
 
 
 @pytest.mark.parametrize("seed", [2, 11, 33])

@@ -73,7 +73,10 @@ class GFSKMeans(ClusterMixin, SeededSelector):
     The criterion is ``tr(S_w^-1 S_b)`` with cross-projection [1]_: the clusterings of two subsets
     are both evaluated in both subsets, and the products are compared. The search is a backward
     elimination, as in [2]_, not a forward selection. S_w is the covariance of all rows minus S_b,
-    so no pass beyond k-means is needed. The criterion does not depend on the scale of a feature.
+    so no pass beyond k-means is needed. It does not depend on the scale of a feature. Where S_w is
+    singular in one of the two subsets (a feature without variance within the clusters), and with
+    "many" if there are at most ten rows per feature, ``tr(S_b) / tr(S_w)`` is used instead, which
+    does.
     If features are zero in all but a few rows, such as pixels at the border, these rows form the
     most separable clusters, and the selected features can be worse than random ones
     (``tests/bench/README.md``).

@@ -70,8 +70,9 @@ class M3FS(MarginSelector):
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading. The decision values scale with the features, and so does the effect
-        of C. The default "rescale" divides all features by one number, which suits features that
-        share a unit, such as pixels; otherwise use "standardize".
+        of C. The default "rescale" subtracts the means and divides all features by one number,
+        the root of the mean variance of those that vary. It suits features that share a unit,
+        such as pixels; otherwise use "standardize".
     fit_intercept : bool, default=True
         Fit an intercept for every cluster (the paper has one for two clusters, none for more).
     init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,), default="auto"

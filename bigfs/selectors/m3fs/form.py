@@ -1,8 +1,7 @@
-"""Quadratic form of the smoothness, ``[X 1]' Ln [X 1] / n``, from one edge pass.
+"""Quadratic form of the smoothness from one edge pass: ``Z'Ln Z / n``, ``Z = [X - center, 1]``.
 
 ``Ln = I - D^-1/2 W D^-1/2``. Each task sums over the rows of its block, and reads their neighbors
-from the other blocks, one block at a time. Columns are centered first, so that an offset does not
-cause cancellation; the form is transformed back at the end.
+from the other blocks, one block at a time.
 """
 
 from __future__ import annotations
@@ -26,34 +25,36 @@ from bigfs.store.scratch import ArrayRef
 # Every pair of rows is visited twice: minutes at this number.
 MAX_FULL_ROWS = 50_000
 _TILE = 2048
-# Matrices of n_features^2 in memory at once while the form is transformed back and clipped.
+# Matrices of n_features^2 in memory at once while the form is clipped.
 _CLIPPED = 6
-# Share of the largest diagonal entry that is added to the diagonal, because a form may be singular.
-# It is far below the tolerance of the cone programs.
+# Share of itself that is added to every diagonal entry, because a form may be singular. It is far
+# below the tolerance of the cone programs.
 _DEFINITE = 1e-12
 
 
-def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
-    """Return ``[X 1]' Ln [X 1] / n`` for a stored graph, positive semidefinite.
+def smooth_form(blocks: RowBlocks, W: AffinityMatrix, center: ArrayRef) -> np.ndarray:
+    """Return the form for a stored graph, positive semidefinite.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     W : AffinityMatrix
         Graph over the same rows.
+    center : ArrayRef of shape (n_features,)
+        Subtracted from every row.
 
     Returns
     -------
     form : ndarray of shape (n_features + 1, n_features + 1), float64
     """
-    center, reader = _center(blocks), blocks.start_pass()
+    reader = blocks.start_pass()
     total = map_reduce(
         _edge_task, blocks.bounds, np.add, reader, W, blocks.rows, center, label="smoothness"
     )
-    return _finished(total, center.load(), blocks.n_samples)
+    return _finished(total, blocks.n_samples)
 
 
-def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
+def full_form(blocks: RowBlocks, sigma: float, center: ArrayRef) -> np.ndarray:
     """Return the form for the complete graph with weights ``exp(-|x_i - x_j|^2 / sigma)``.
 
     Parameters
@@ -61,13 +62,15 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
     blocks : RowBlocks of shape (n_samples, n_features)
     sigma : float
         The paper's ``2 rho^2``.
+    center : ArrayRef of shape (n_features,)
+        Subtracted from every row.
 
     Raises
     ------
     InputError
         If all weights of a row are zero.
     """
-    n, center = blocks.n_samples, _center(blocks)
+    n = blocks.n_samples
     degrees = blocks.scratch.create(blocks.scratch.unique("degrees"), (n,), np.float64, blocks.rows)
     pairs = _AllPairs(blocks.start_pass(2), blocks.bounds, sigma, center, degrees)
     run_tasks(_degree_task, blocks.bounds, pairs, label="degrees", unit="blocks")
@@ -78,9 +81,8 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
             "scale the features."
         )
     total = map_reduce(_full_task, blocks.bounds, np.add, pairs, label="smoothness")
-    form = _finished(total, center.load(), n)
     blocks.scratch.remove(degrees)
-    return form
+    return _finished(total, n)
 
 
 def check_full(n_samples: int, weight: str) -> None:
@@ -136,21 +138,23 @@ def _form_steps(shape: Shape, what: str, needed: int, times: int = 1) -> tuple[S
     )
 
 
-def _center(blocks: RowBlocks) -> ArrayRef:
-    """Store the column means, which are subtracted from the rows."""
-    return blocks.scratch.put(blocks.scratch.unique("center"), blocks.moments().mean)
+def _finished(total: np.ndarray, n: int) -> np.ndarray:
+    """Return the form of a sum over all edges, made positive semidefinite.
 
-
-def _finished(total: np.ndarray, center: np.ndarray, n: int) -> np.ndarray:
-    """Transform the form of the centered columns back, and make it positive semidefinite."""
-    ridge = _DEFINITE * total.diagonal().max() / n  # from centered columns, so without offsets
-    total[:-1] += np.outer(center, total[-1])
-    total[:, :-1] += np.outer(total[:, -1], center)
+    This is done in units in which the diagonal is 1: else the entries of the intercept, or of
+    features in a small unit, would drown in the rounding errors of the others.
+    """
     form = (total + total.T) / (2 * n)
-    form.flat[:: len(form) + 1] += ridge
-    if dpotrf(form)[1]:  # rounding errors exceed the ridge, or weights have both signs
+    units = np.sqrt(np.abs(form.diagonal()))
+    units[units == 0] = 1.0
+    form /= units
+    form /= units[:, None]
+    form.flat[:: len(form) + 1] += _DEFINITE
+    if dpotrf(form)[1]:  # rounding errors exceed what was added, or weights have both signs
         values, vectors = np.linalg.eigh(form)
         form = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    form *= units
+    form *= units[:, None]
     return np.asarray(form)
 
 

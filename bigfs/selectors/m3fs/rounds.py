@@ -12,7 +12,8 @@ the rounds are spent on undoing that (Franc, Sonnenburg, "Optimized cutting plan
 within C epsilon of that of the last solution, which is a lower bound. If the best point is the last
 solution itself, no plane is violated by more than epsilon.
 
-The data are read once per round for all starts together.
+The data are read once per round for all starts together. With an intercept the columns are
+centered, so that an offset loses no digits: it changes nothing but the intercept (`uncentered`).
 
 With two clusters V has one column and a row's cluster is 1 if ``f >= 0``; with more clusters it is
 the column of the largest value. A plane assigns a rival to some rows: 0 for none, otherwise the
@@ -251,6 +252,13 @@ class StoredRows:
         if request.take_over:
             self._put(start, "clusters", request.round, now)
         return sums
+
+
+def uncentered(V: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """Return V of the centered columns as that of the columns as they are read."""
+    V, d = V.copy(), len(center)
+    V[d:] -= center.astype(np.float64) @ V[:d]
+    return V
 
 
 def label_rows(blocks: RowBlocks, points: np.ndarray, out: ArrayRef) -> list[float]:
@@ -500,7 +508,8 @@ class Rounds:
     settings: Settings
     labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the initial clusters
     folder: str  # folder of the planes, the clusters, and the arrays passed to tasks
-    mean: ArrayRef  # of shape (D,), float64: the column means of [X 1]
+    center: ArrayRef  # of shape (n_features,): subtracted from every row; zeros without intercept
+    mean: ArrayRef  # of shape (D,), float64: the column means of [X - center, 1]
     smooth: ArrayRef | None  # of shape (D, D), float64: smoothness times the form of the graph
     # Name under which a process caches blocks of X, planes, mean and form, and the size in bytes.
     keeps: tuple[str, int]
@@ -587,7 +596,7 @@ def _step_task(
     """Do all starts' parts of a pass on one block, cached in this process if there is room."""
     start, stop = bounds
     (run, budget), key = rounds.keeps, (reader.token, start)
-    X = memory.get(run, key, lambda: reader.read(start, stop), budget)
+    X = memory.get(run, key, lambda: reader.read(start, stop) - rounds.center.load(), budget)
     two = rounds.settings.n_columns == 1
     rows = StoredRows(rounds.folder, start, stop - start, rounds.labels, two, rounds.keeps)
     points = handed(shared)

@@ -21,7 +21,14 @@ from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
 from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters, starts
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
-from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, label_rows, run_starts
+from bigfs.selectors.m3fs.rounds import (
+    Rounds,
+    Settings,
+    Trajectory,
+    label_rows,
+    run_starts,
+    uncentered,
+)
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.scoring import checked_labels, stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
@@ -160,12 +167,14 @@ class MarginSearch(Strategy):
         of_rounds = parameters.model_copy(update={"init": None})
         settings = Settings(of_rounds, n_columns, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
-        smooth = self._smoothness(inputs, settings)
+        center = self._center(blocks, folder)
+        smooth = self._smoothness(inputs, settings, center)
         names, labels = self._starts(inputs, settings, n_clusters, folder)
         clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
-        rounds = self._rounds(blocks, settings, labels, smooth, folder)
+        rounds = self._rounds(blocks, settings, labels, center, smooth, folder)
         states = run_starts(blocks, rounds, checkpoint / "state.npz" if checkpoint else None)
-        hinges = label_rows(blocks, np.array([state.V for state in states]), clusters)
+        points = np.array([uncentered(state.V, center.load()) for state in states])
+        hinges = label_rows(blocks, points, clusters)
         likelihoods = None
         if parameters.criterion == "likelihood":
             likelihoods = starts.likelihoods(blocks, clusters, self.selection.random_state)
@@ -187,7 +196,7 @@ class MarginSearch(Strategy):
         return FeatureScores.from_scores(
             np.round(states[chosen].sigma, _DECIMALS),
             constant=blocks.moments().constant,
-            **_details_of(states[chosen], settings, smooth, hinges[chosen] / n),
+            **_details_of(states[chosen], points[chosen], settings, smooth, hinges[chosen] / n),
             starts=of_starts,
             chosen_start=names[chosen],
             labels=final,
@@ -217,25 +226,31 @@ class MarginSearch(Strategy):
             names = [names[number] for number in kept]
         return names, labels
 
+    def _center(self, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
+        """Store what is subtracted from every row: with an intercept the column means."""
+        means = blocks.moments().mean * self.margin.fit_intercept
+        return folder.put(folder.unique("center"), means.astype(blocks.dtype))
+
     def _rounds(
         self,
         blocks: RowBlocks,
         settings: Settings,
         labels: ArrayRef,
+        center: ArrayRef,
         smooth: np.ndarray | None,
         folder: Scratch,
     ) -> Rounds:
         """Return the data that the tasks of all rounds share, stored where they can read it."""
-        mean = blocks.moments().mean
+        mean = blocks.moments().mean - center.load()
         mean = np.append(mean, 1.0) if settings.parameters.fit_intercept else mean
         _, n_threads = worker_slots()
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
         budget = min(budget, self._kept_bytes)
         keeps = f"m3fs-{uuid.uuid4().hex[:8]}", max(0, budget)
-        center = folder.put(folder.unique("mean"), mean)
+        means = folder.put(folder.unique("mean"), mean)
         form = None if smooth is None else folder.put(folder.unique("smooth"), smooth)
-        return Rounds(settings, labels, str(folder.path), center, form, keeps)
+        return Rounds(settings, labels, str(folder.path), center, means, form, keeps)
 
     def _width(self, inputs: Inputs) -> float | None:
         """Return the width shared by all heat weights; None if there is none."""
@@ -246,16 +261,18 @@ class MarginSearch(Strategy):
             return default_sigma(inputs.graph)
         return given
 
-    def _smoothness(self, inputs: Inputs, settings: Settings) -> np.ndarray | None:
+    def _smoothness(
+        self, inputs: Inputs, settings: Settings, center: ArrayRef
+    ) -> np.ndarray | None:
         """Return smoothness times the quadratic form of the graph; None if smoothness is 0."""
         if settings.parameters.smoothness == 0:
             return None
         if self.margin.graph == "full":
             width = self._width(inputs)
             assert width is not None
-            form = full_form(inputs.blocks, width)
+            form = full_form(inputs.blocks, width, center)
         else:
-            form = smooth_form(inputs.blocks, inputs.affinity)
+            form = smooth_form(inputs.blocks, inputs.affinity, center)
         D = settings.n_rows_of_v
         return np.ascontiguousarray(settings.parameters.smoothness * form[:D, :D])
 
@@ -290,9 +307,13 @@ def _common_details(state: Trajectory) -> dict[str, Any]:
 
 
 def _details_of(
-    state: Trajectory, settings: Settings, smooth: np.ndarray | None, loss: float
+    state: Trajectory,
+    rule: np.ndarray,
+    settings: Settings,
+    smooth: np.ndarray | None,
+    loss: float,
 ) -> dict[str, Any]:
-    """Return the details of the chosen start."""
+    """Return the details of the chosen start; ``rule`` is its `uncentered` V."""
     d, V, history = settings.n_features, state.V, np.array(state.history)
     n_empty = int((state.sizes == 0).sum())
     if n_empty:
@@ -303,8 +324,8 @@ def _details_of(
         )
     return {
         **_common_details(state),
-        "coef": np.ascontiguousarray(V[:d]),
-        "intercept": V[d].copy() if len(V) > d else np.zeros(settings.n_columns),
+        "coef": np.ascontiguousarray(rule[:d]),
+        "intercept": rule[d].copy() if len(rule) > d else np.zeros(settings.n_columns),
         "objective_history": history[:, 0],
         "violation_history": history[:, 1],
         "violation": loss - state.slack,

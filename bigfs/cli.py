@@ -458,9 +458,10 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 
     difference = diff_runs(first, second)
     show(getattr(difference, form)().rstrip("\n"))
-    if fail_below is None or difference.share >= fail_below:
+    share = difference.overlap.share
+    if fail_below is None or share >= fail_below:
         return EXIT_DONE
-    text = f"the share in common, {difference.share:.2f}, is below --fail-below {fail_below:g}"
+    text = f"the share in common, {share:.2f}, is below --fail-below {fail_below:g}"
     say(text, logging.WARNING, event="different", exit_code=EXIT_DIFFERENT)
     return EXIT_DIFFERENT
 

@@ -91,8 +91,9 @@ def resolve(
 
     ``standardize`` gives columns mean 0 and variance 1, ``minmax`` maps them to [0, 1],
     ``rescale`` gives them mean 0 and divides all by one number, so that the mean variance of those
-    that vary is 1; a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1,
-    ``normalize_total`` to a sum of 10,000; ``normalize_log1p`` takes ``log1p`` of that.
+    that vary is 1; a constant column becomes 0 under all three. ``unit_norm`` scales rows to
+    Euclidean norm 1, ``normalize_total`` to a sum of 10,000; ``normalize_log1p`` takes ``log1p`` of
+    that.
     """
     if moments is None or not needs_moments(kind):
         return Transform(kind, None, level)

@@ -222,7 +222,7 @@ class Config(Selection, _RunSection):
     Attributes
     ----------
     evaluate
-        Compare the selection with known labels at the end. null: no comparison.
+        Compare the selection with known labels at the end. null: only if input.labels is set.
     stability
         Stability of the selection, from fits on samples. null: only if quick or
         n_features_to_select needs it.

@@ -248,7 +248,7 @@ class Overlap:
     count : int
         Number of features in both selections.
     share : float
-        The count as a share of the smaller selection.
+        The count as a share of the smaller selection; in `bigfs diff` of the larger one.
     chance : float
         The share expected for two random selections of these sizes.
     """

@@ -35,7 +35,7 @@ from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.store.labels import check_order, load_labels
-from bigfs.store.location import Location
+from bigfs.store.location import Location, as_location
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import read_attributes
 from bigfs.store.source import Source, open_matrix
@@ -171,7 +171,7 @@ def compare_all(
     InputError
         If a configuration is the table of a paper, or two have the same run directory.
     """
-    runs = [config.run for config in configs]
+    runs = [str(as_location(config.run).absolute()) for config in configs]
     twice = sorted({run for run in runs if runs.count(run) > 1})
     if twice:
         raise InputError(

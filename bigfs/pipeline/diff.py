@@ -11,7 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.text import aligned
-from bigfs.evaluate.metrics import Overlap, selection_overlap
+from bigfs.evaluate.metrics import Overlap
 from bigfs.results.result import Result, open_result
 from bigfs.solvers.agreement import agreement_of_pairs
 from bigfs.store.columns import Roles
@@ -76,7 +76,8 @@ class Difference:
     n_included : int
         Number of features that both runs select by their setting ``include``.
     overlap : Overlap
-        Features that the selections share, compared with chance.
+        Features that the selections share: their number, as a share of the larger selection, and
+        the share expected of two selections that are random but for ``n_included``.
     agreement : float
         Agreement of the two selections: 1 if they are equal, 0 if they agree as by chance.
     expected : list of Expected
@@ -107,18 +108,6 @@ class Difference:
     settings: dict[str, tuple[Any, Any]]
     versions: dict[str, tuple[Any, Any]]
 
-    @property
-    def share(self) -> float:
-        """Number of features in both selections, as a share of the larger selection."""
-        return self.overlap.count / max(self.n_selected)
-
-    @property
-    def chance(self) -> float:
-        """The expected ``share`` of two selections that are random but for ``n_included``."""
-        n_included = self.n_included
-        a, b, d = (n - n_included for n in (*self.n_selected, self.n_features))
-        return (n_included + a * b / max(1, d)) / max(self.n_selected)
-
     def json(self) -> str:
         """Return everything as JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -130,7 +119,7 @@ class Difference:
         lines = [
             f"{self.first} -> {self.second}",
             f"{shown.count} features are in both selections (of {a} and {b}): "
-            f"{100 * self.share:.1f} % of the larger; {100 * self.chance:.1f} % by chance",
+            f"{100 * shown.share:.1f} % of the larger; {100 * shown.chance:.1f} % by chance",
         ]
         for other in self.expected:
             verdict = "no more" if self.agreement >= other.limit else "more"
@@ -184,7 +173,8 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     sides = list(zip((a, b), columns, strict=True))
     ranks = np.array([_ranks(result, where) for result, where in sides])
     masks = np.array([np.isin(where, result.selected) for result, where in sides])
-    included = np.array([np.isin(where, _included(result)) for result, where in sides]).all(axis=0)
+    of_runs = [np.isin(where, _included(result)) for result, where in sides]
+    included = of_runs[0] & of_runs[1]
     free = masks if included.all() else masks[:, ~included]
 
     def features(mask: np.ndarray, order: np.ndarray) -> list[Moved]:
@@ -199,7 +189,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         (len(a.selected), len(b.selected)),
         len(names),
         int(included.sum()),
-        selection_overlap(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]), len(names)),
+        _overlap(masks, included),
         float(agreement_of_pairs(free)[0]),
         [*_expected(first, a), *_expected(second, b)],
         features(masks[1] & ~masks[0], ranks[1]),
@@ -208,6 +198,17 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         _rank_correlation(ranks[:, (ranks > 0).all(axis=0)]),
         *(_changed(x, y) for x, y in zip(_about(a), _about(b), strict=True)),
     )
+
+
+def _overlap(masks: np.ndarray, included: np.ndarray) -> Overlap:
+    """Return the overlap of two selections, masks of shape (2, n_features).
+
+    ``included`` is the mask of the features that both were told to select.
+    """
+    sizes, n_included = masks.sum(axis=1), int(included.sum())
+    count, larger = int(masks.all(axis=0).sum()), int(sizes.max())
+    (a, b), free = sizes - n_included, max(1, masks.shape[1] - n_included)
+    return Overlap(count, count / larger, float(n_included + a * b / free) / larger)
 
 
 def _included(result: Result) -> np.ndarray:

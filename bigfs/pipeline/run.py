@@ -136,7 +136,7 @@ def _run(
     plan = planning.plan_input(config, source, place)
     planning.check_plan(config, plan)
 
-    def work(directory: RunDirectory) -> Result:
+    def work(directory: RunDirectory) -> Location:
         metrics.manifest = directory.manifest
         metrics.write()
         if config.series is not None:
@@ -157,17 +157,17 @@ def _run(
             logger.info(line)
             directory.manifest.setdefault("notes", []).append(f"{line}.")
         store.forget_others({"data", *engine.used})
-        result = open_result(directory.path)
-        directory.write_file(FEATURES, result.features_csv())
+        directory.write_file(FEATURES, open_result(directory.path).features_csv())
         compare_with_former(config, directory)
         redone = {record["attempt"] for record in directory.manifest["stages"].values()}
         axis = config.report is not None and config.report.axis is not None
         if axis or not directory.is_repeat or directory.attempt in redone:
             remove_report(directory.path, directory.manifest["id"])  # of an earlier result
-        return result
+        return directory.path
 
     work_or_redo = partial(update_or_redo, work)
-    result = run_in_directory(config, work_or_redo, (FEATURES,), scheduler=scheduler, **options)
+    path = run_in_directory(config, work_or_redo, (FEATURES,), scheduler=scheduler, **options)
+    result = open_result(path)  # only now with its final manifest
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     metrics.write(EXIT_DONE, result)

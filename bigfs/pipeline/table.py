@@ -381,7 +381,8 @@ class Ranks:
         Friedman's chi-square, corrected for ties.
     p_value : float
         p-value of the Iman-Davenport F statistic, which is derived from ``statistic``. The null
-        hypothesis is that all methods are equivalent.
+        hypothesis is that all methods are equivalent. If all data sets rank the methods alike, F
+        is infinite, and this is the probability that such ranks all agree by chance.
     critical_difference : float
         Critical difference of the Nemenyi test: two methods whose mean ranks differ by less are
         not significantly different, at a family-wise level of 5 % over all pairs.
@@ -421,7 +422,7 @@ class Ranks:
             At least two data sets.
         larger_is_better : bool
         """
-        from scipy.special import chdtrc, fdtrc
+        from scipy.special import factorial, fdtrc
         from scipy.stats import rankdata, studentized_range
 
         n, k = values.shape
@@ -434,8 +435,9 @@ class Ranks:
         left = n * (k - 1) - statistic
         if left > 1e-9:
             p_value = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * statistic / left))
-        else:  # all data sets rank the methods alike, so F is infinite
-            p_value = float(chdtrc(k - 1, statistic))
+        else:
+            _, tied = np.unique(ranks[0], return_counts=True)
+            p_value = float((factorial(tied).prod() / factorial(k)) ** (n - 1))
         q = float(studentized_range.ppf(1 - ALPHA, k, np.inf)) / np.sqrt(2)
         difference = q * float(np.sqrt(k * (k + 1) / (6 * n)))
         return cls(list(names), means, n, statistic, p_value, difference)

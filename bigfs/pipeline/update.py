@@ -200,12 +200,12 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
         if features:
             words.append(f"{name}: {first_of([feature.name for feature in features], _SHOWN)}")
     directory.manifest[COMPARED] = {
-        "run": place.name, "share": difference.share, "agreement": difference.agreement,
+        "run": place.name, "share": difference.overlap.share, "agreement": difference.agreement,
     }  # fmt: skip
     below = is_below(config, directory.manifest)
     if below:
         words.append(
-            f"the share in common, {difference.share:.2f}, is below output.diff_below, "
+            f"the share in common, {difference.overlap.share:.2f}, is below output.diff_below, "
             f"{config.output.diff_below:g}: the command ends with exit code {EXIT_DIFFERENT}"
         )
     logger.log(logging.WARNING if below else logging.INFO, "%s", "; ".join(words))

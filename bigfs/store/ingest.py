@@ -32,7 +32,7 @@ from bigfs.store.buckets import retrying_briefly
 from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
 from bigfs.store.csr import rows_for, whole_chunks
 from bigfs.store.formats import ZARR, format_named
-from bigfs.store.formats.csr_store import CSRWriter, StoreWriter
+from bigfs.store.formats.csr_store import CSRWriter, StoreWriter, with_checksum
 from bigfs.store.lease import HEARTBEAT_SECONDS, LEASE, Lease, is_left
 from bigfs.store.location import (
     Location,
@@ -481,11 +481,9 @@ def write_left_out(partial: Location, rows: Any, chunk: int = _NUMBERS) -> dict[
 
     numbers = np.asarray(rows, dtype=np.int64)
     store = zarr.open_group(zarr_store(partial), mode="r+")
-    # A chunk that only holds row 0 is written too, since a missing chunk is an error.
-    config: Any = {"write_empty_chunks": True}
     store.create_array(
-        "dropped", data=numbers, chunks=(chunk,), dimension_names=("dropped_row",), config=config,
-        overwrite=True,
+        "dropped", data=numbers, chunks=(chunk,), dimension_names=("dropped_row",),
+        overwrite=True, **with_checksum(),
     )  # fmt: skip
     return {"dropped": len(numbers)}
 

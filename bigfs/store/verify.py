@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -12,12 +13,14 @@ import zarr
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
-from bigfs.store.formats.csr_store import StoredCSR
+from bigfs.store.formats.csr_store import StoredCSR, read_dropped
+from bigfs.store.formats.parts import StoredTexts
+from bigfs.store.formats.zarr_array import open_rows
 from bigfs.store.formats.zarr_stores import checked_store, expect, missing_chunks
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import block_bounds
 from bigfs.store.source import is_store
-from bigfs.store.values import checksum
+from bigfs.store.values import checksum, decoding
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class VerifyReport:
     missing : list of str
         Keys of missing chunks.
     mismatched : list of str
-        Keys of chunks whose values differ from their checksum or cannot be decoded.
+        Keys of chunks whose values differ from their checksum or cannot be decoded; "index" or
+        "dropped" if the ids of the rows, or the numbers of those left out, cannot be read.
     """
 
     path: Location
@@ -89,7 +93,9 @@ def verify(path: str | Location) -> VerifyReport:
             if not missing and _checksum_of(read, i) != checksums[i : i + 1]:
                 changed.append(key)
             progress.advance(1)
-    return VerifyReport(folder, len(parts), list(chain.from_iterable(parts.values())), changed)
+    missing = list(chain.from_iterable(parts.values()))
+    changed += [] if missing else _damaged_beside(folder, group)
+    return VerifyReport(folder, len(parts), missing, changed)
 
 
 def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
@@ -114,6 +120,24 @@ def _blocks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
     for name in source.missing():
         parts["/".join(name.split("/")[:2])].append(name)
     return parts, source.read_block
+
+
+def _damaged_beside(folder: Location, group: Any) -> list[str]:
+    """Return which arrays beside the matrix cannot be decoded; their chunks have own checksums."""
+    about, damaged = dict(group.attrs), []
+    try:
+        read_dropped(about.get("dropped", ()), folder)
+    except CorruptStoreError:
+        damaged.append("dropped")
+    if about.get("index") is not None:
+        ids = StoredTexts(partial(open_rows, str(folder / "index"), True))
+        try:
+            with decoding("ids"):
+                for _ in ids.pieces(0, about.get("n_samples") or group["index"].shape[0]):
+                    pass
+        except CorruptStoreError:
+            damaged.append("index")
+    return damaged
 
 
 def _checksum_of(read: Callable[[int], Any], i: int) -> list[str]:

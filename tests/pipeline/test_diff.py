@@ -53,7 +53,6 @@ def test_drift_that_was_planted_is_what_is_said(tmp_path: Path) -> None:
         2 / 3,
         0.5,
     )
-    assert difference.share == 2 / 3
     assert difference.rank_correlation == pytest.approx(1 - 6 * (25 + 1 + 1 + 9) / (6 * 35))
     assert {"input.uri", "content"} <= set(difference.inputs)
     assert not difference.settings and not difference.versions
@@ -73,11 +72,11 @@ def test_features_that_both_include_are_no_chance(tmp_path: Path) -> None:
     second = _run(tmp_path, "second", _night(b=0.1), include=["f"])
     difference = diff_runs(first, second)
     assert difference.n_included == 1 and difference.overlap.count == 2  # f and a
-    assert difference.chance == pytest.approx((1 + 2 * 2 / 5) / 3)
+    assert difference.overlap.chance == pytest.approx((1 + 2 * 2 / 5) / 3)
     assert difference.agreement == pytest.approx((1 - 2 * 2 / 5) / (2 - 2 * 2 / 5))
     assert "66.7 % of the larger; 60.0 % by chance" in difference.text()
     every = [_run(tmp_path, name, _night(), include=["*"], n_features_to_select=6) for name in "xy"]
-    assert diff_runs(*every).agreement == diff_runs(*every).chance == 1
+    assert diff_runs(*every).agreement == diff_runs(*every).overlap.chance == 1
 
 
 def test_settings_that_differ_are_named_and_those_of_the_place_are_not(tmp_path: Path) -> None:

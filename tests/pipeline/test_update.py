@@ -262,6 +262,12 @@ def test_the_selection_is_compared_with_the_former_one(
     alone = ["run", str(tmp_path / "p.yaml"), "--set", "output.diff_below=0.8"]
     alone += ["--set", "update=null", "--set", "date=2026-01-03", "--set", "n_features_to_select=1"]
     assert click.testing.CliRunner().invoke(cli, alone, standalone_mode=False).return_value == 6
+    # The table of features is written before the selections are compared.
+    alone += ["--set", "date=2026-01-04", "--set", "stability={n_pairs: 2}"]
+    alone += ["--set", "n_features_to_select=4"]
+    assert click.testing.CliRunner().invoke(cli, alone, standalone_mode=False).return_value == 6
+    settings = {**series.settings(5), "stability": {"n_pairs": 2}}
+    assert bigfs.run(settings).manifest["status"] == "done"
 
 
 @pytest.mark.full

@@ -90,6 +90,26 @@ def test_ids_that_were_deleted_are_never_read_as_empty(tmp_path: Path) -> None:
         next(open_matrix(tmp_path / "X.zarr").iter_index())
 
 
+@pytest.mark.parametrize("array", ["index", "dropped"])
+def test_a_flipped_byte_beside_the_matrix_is_found(tmp_path: Path, array: str) -> None:
+    """Whichever byte it is: a chunk of ids that decodes to others would rename rows in silence."""
+    lines = [f"{i},{'' if i % 7 == 3 else i}.5,r{i:05}" for i in range(400)]
+    (tmp_path / "X.csv").write_text("\n".join(["a,b,id", *lines]).replace(",.5", ","))
+    store = tmp_path / "X.zarr"
+    ingest(tmp_path / "X.csv", store, index="id", missing="drop_rows")
+    assert verify(store).ok
+    chunk = store / array / "c" / "0"
+    content = chunk.read_bytes()
+    for position in range(0, len(content), max(1, len(content) // 15)):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x04
+        chunk.write_bytes(damaged)
+        assert verify(store).mismatched == [array], position
+        with pytest.raises(CorruptStoreError, match="cannot be decoded"):
+            source = open_matrix(store)
+            list(source.iter_index()), list(source.dropped)
+
+
 def test_chunks_of_zeros_are_stored(tmp_path: Path) -> None:
     ingest(np.zeros((50, 3)), tmp_path / "X.zarr", rows=10)
     assert len(list((tmp_path / "X.zarr/X/c").iterdir())) == 5

@@ -159,8 +159,17 @@ def read_dropped(stored: Any, store: Location) -> Any:
         return stored
     import zarr
 
-    rows = zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")
-    return np.asarray(rows[:stored])  # an append adds more before it is committed
+    with decoding(f"{store}: the numbers of the rows left out", "Ingest the source again."):
+        rows = zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")
+        return np.asarray(rows[:stored])  # an append adds more before it is committed
+
+
+def with_checksum() -> dict[str, Any]:
+    """Return the options of an array beside the matrix: reading a damaged chunk fails."""
+    from zarr.codecs import ZstdCodec
+
+    # A missing chunk is an error, so one of zeros only is written too.
+    return {"compressors": ZstdCodec(checksum=True), "config": {"write_empty_chunks": True}}
 
 
 class StoreWriter:
@@ -189,7 +198,7 @@ class StoreWriter:
             dtype=str,
             chunks=(chunk,),
             dimension_names=("sample",),
-            config=self._packing["config"],
+            **with_checksum(),
         )
         texts, start = chain.from_iterable(pieces), 0
         while held := list(islice(texts, chunk)):

@@ -100,7 +100,7 @@ def test_a_flipped_byte_beside_the_matrix_is_found(tmp_path: Path, array: str) -
     assert verify(store).ok
     chunk = store / array / "c" / "0"
     content = chunk.read_bytes()
-    for position in range(0, len(content), max(1, len(content) // 15)):
+    for position in range(0, len(content), max(1, len(content) // 8)):
         damaged = bytearray(content)
         damaged[position] ^= 0x04
         chunk.write_bytes(damaged)

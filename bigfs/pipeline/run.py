@@ -167,7 +167,8 @@ def _run(
 
     work_or_redo = partial(update_or_redo, work)
     path = run_in_directory(config, work_or_redo, (FEATURES,), scheduler=scheduler, **options)
-    result = open_result(path)  # only now with its final manifest
+    with storage_failures(str(path)):
+        result = open_result(path)  # only now with its final manifest
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     metrics.write(EXIT_DONE, result)

@@ -264,7 +264,7 @@ def components_stage(
     def choose(shape: Shape) -> Components:
         return Components(shape, n_components, random_state, gram_serves(shape, memory_limit))
 
-    return Stage("components", 4, settings, choose, sparse=True)
+    return Stage("components", 5, settings, choose, sparse=True)
 
 
 def representation_stage(graph: GraphConfig, **depends: Any) -> Stage:

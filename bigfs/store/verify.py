@@ -123,13 +123,18 @@ def _blocks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Call
 
 
 def _damaged_beside(folder: Location, group: Any) -> list[str]:
-    """Return which arrays beside the matrix cannot be decoded; their chunks have own checksums."""
+    """Return which arrays beside the matrix cannot be decoded; their chunks have own checksums.
+
+    Chunks that earlier versions wrote have none.
+    """
     about, damaged = dict(group.attrs), []
     try:
         read_dropped(about.get("dropped", ()), folder)
     except CorruptStoreError:
         damaged.append("dropped")
-    if about.get("index") is not None:
+    if about.get("index") is not None and "index" not in group:
+        damaged.append("index")
+    elif about.get("index") is not None:
         ids = StoredTexts(partial(open_rows, str(folder / "index"), True))
         try:
             with decoding("ids"):

@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> list[Night]:
             seconds, result = _run(options, night, "series")
             row = Night(
                 night, result.n_samples, seconds, "updated_from" in result.manifest,
-                (result.recall or {})["value"], diff_runs(last.path, result.path).share,
+                (result.recall or {})["value"], diff_runs(last.path, result.path).overlap.share,
                 sum(file.stat().st_size for file in result.path.rglob("*") if file.is_file()),
                 " ".join(result.manifest["notes"]),
             )  # fmt: skip

@@ -21,7 +21,7 @@ from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.m3fs import form as _m3fs_form
 from bigfs.selectors.m3fs import rounds as _m3fs
-from bigfs.selectors.m3fs.form import full_form, smooth_form
+from bigfs.selectors.m3fs.form import full_form, smooth_form, uncentered_form
 from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, plane_sums
 from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
 from bigfs.selectors.registry import METHODS, method_of
@@ -176,6 +176,36 @@ def test_neither_a_unit_nor_an_offset_changes_the_problem(
     np.testing.assert_array_equal(other.labels_, expected.labels_)
     rule = (X * factor + offset) @ other.coef_ + other.intercept_
     np.testing.assert_array_equal(rule.argmax(axis=1), other.labels_)
+
+
+@pytest.mark.parametrize("unit", [1e6, 1e-6])
+def test_the_unit_does_not_choose_the_start(unit: float) -> None:
+    X = np.random.default_rng(3).normal(size=(60, 5))
+
+    def fitted(unit: float) -> MaximumMarginClustering:
+        own = {"C": 3 / unit**2, "preprocess": "none", "random_state": 1}
+        return MaximumMarginClustering(3, n_clusters=3, n_init=4, **own).fit(X * unit)
+
+    expected, other = fitted(1.0), fitted(unit)
+    assert expected.chosen_start_ != "kmeans 0", "a tie would choose it too"
+    assert other.chosen_start_ == expected.chosen_start_
+    np.testing.assert_array_equal(other.labels_, expected.labels_)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e7])
+def test_the_form_without_intercept_survives_an_offset(offset: float) -> None:
+    """The contrast of two columns does not see an offset that both have."""
+    X, _ = _blobs(n=70)
+    forms = []
+    for rows in (X, X + offset):
+        blocks = RowBlocks.from_any(rows)
+        mean = blocks.moments().mean
+        center = blocks.scratch.put("center", mean)
+        W = affinity(knn_graph(blocks, 5), weight="binary", blocks=blocks)
+        for form in (smooth_form(blocks, W, center), full_form(blocks, 30.0, center)):
+            contrast = np.eye(9)[1] - np.eye(9)[2]
+            forms.append(contrast @ uncentered_form(form, mean) @ contrast)
+    np.testing.assert_allclose(forms[2:], forms[:2], rtol=0.02)
 
 
 def test_constant_features_do_not_change_the_unit() -> None:

@@ -220,6 +220,16 @@ def test_columns_are_brought_into_order_by_bands(
     np.testing.assert_array_equal(open_matrix(tmp_path / "X.zarr").read(0, 103), X.toarray())
 
 
+def test_row_numbers_of_one_byte(tmp_path: Path) -> None:
+    X = sp.csc_array(np.random.default_rng(1).poisson(0.4, (256, 9)).astype(np.float32))
+    ad.AnnData(X).write_h5ad(tmp_path / "X.h5ad")
+    with h5py.File(tmp_path / "X.h5ad", "r+") as file:
+        del file["X/indices"]
+        file["X/indices"] = X.indices.astype(np.uint8)
+    blocks = list(open_matrix(tmp_path / "X.h5ad").iter_rows(100))
+    np.testing.assert_array_equal(sp.vstack(blocks).toarray(), X.toarray())
+
+
 def test_the_header_is_enough_for_inspect_and_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,28 @@ def test_a_flipped_byte_beside_the_matrix_is_found(tmp_path: Path, array: str) -
             list(source.iter_index()), list(source.dropped)
 
 
+def test_row_numbers_that_were_deleted_are_never_read_as_zeros(tmp_path: Path) -> None:
+    rows = X.copy()
+    rows[[3, 50], 2] = np.nan
+    store = tmp_path / "X.zarr"
+    ingest(rows, store, missing="drop_rows")
+    shutil.make_archive(str(store), "zip", store)
+    assert list(_open(store.with_name("X.zarr.zip")).dropped) == [3, 50]
+    shutil.rmtree(store / "dropped/c")
+    assert verify(store).mismatched == ["dropped"]
+    with pytest.raises(CorruptStoreError, match="chunk c/0 is missing"):
+        list(open_matrix(store).dropped)
+    shutil.rmtree(store / "dropped")
+    assert verify(store).mismatched == ["dropped"]
+
+
+def test_ids_whose_metadata_are_gone_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_text("a,b,id\n" + "\n".join(f"{i},{i}.5,r{i}" for i in range(9)))
+    ingest(tmp_path / "X.csv", tmp_path / "X.zarr", index="id")
+    shutil.rmtree(tmp_path / "X.zarr/index")
+    assert verify(tmp_path / "X.zarr").mismatched == ["index"]
+
+
 def test_chunks_of_zeros_are_stored(tmp_path: Path) -> None:
     ingest(np.zeros((50, 3)), tmp_path / "X.zarr", rows=10)
     assert len(list((tmp_path / "X.zarr/X/c").iterdir())) == 5

@@ -107,6 +107,14 @@ def check_full(n_samples: int, weight: str) -> None:
         )
 
 
+def uncentered_form(form: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """Return the form of the columns before ``center`` was subtracted from them."""
+    form = form.copy()
+    form[:-1] += np.outer(center, form[-1])
+    form[:, :-1] += np.outer(form[:, -1], center)
+    return form
+
+
 def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     """Return the steps of `smooth_form`."""
     edges = 2 * shape.rows * n_neighbors

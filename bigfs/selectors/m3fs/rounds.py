@@ -508,11 +508,17 @@ class Rounds:
     settings: Settings
     labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the initial clusters
     folder: str  # folder of the planes, the clusters, and the arrays passed to tasks
-    center: ArrayRef  # of shape (n_features,): subtracted from every row; zeros without intercept
+    # Of shape (n_features,): subtracted from every row; None without an intercept.
+    center: ArrayRef | None
     mean: ArrayRef  # of shape (D,), float64: the column means of [X - center, 1]
     smooth: ArrayRef | None  # of shape (D, D), float64: smoothness times the form of the graph
     # Name under which a process caches blocks of X, planes, mean and form, and the size in bytes.
     keeps: tuple[str, int]
+
+    def centered(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows of a block with the center subtracted, if there is one."""
+        run, budget = self.keeps
+        return X if self.center is None else X - memory.get(run, "center", self.center.load, budget)
 
     def program(self, stored: dict[str, np.ndarray]) -> ConeProgram:
         """Return the cone program for the planes that were passed to a task."""
@@ -596,7 +602,7 @@ def _step_task(
     """Do all starts' parts of a pass on one block, cached in this process if there is room."""
     start, stop = bounds
     (run, budget), key = rounds.keeps, (reader.token, start)
-    X = memory.get(run, key, lambda: reader.read(start, stop) - rounds.center.load(), budget)
+    X = memory.get(run, key, lambda: rounds.centered(reader.read(start, stop)), budget)
     two = rounds.settings.n_columns == 1
     rows = StoredRows(rounds.folder, start, stop - start, rounds.labels, two, rounds.keeps)
     points = handed(shared)

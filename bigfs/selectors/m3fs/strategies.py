@@ -20,7 +20,14 @@ from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.scope import worker_slots
 from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters, starts
-from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
+from bigfs.selectors.m3fs.form import (
+    check_full,
+    full_form,
+    full_steps,
+    smooth_form,
+    smooth_steps,
+    uncentered_form,
+)
 from bigfs.selectors.m3fs.rounds import (
     Rounds,
     Settings,
@@ -167,18 +174,19 @@ class MarginSearch(Strategy):
         of_rounds = parameters.model_copy(update={"init": None})
         settings = Settings(of_rounds, n_columns, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
-        center = self._center(blocks, folder)
+        means = blocks.moments().mean.astype(blocks.dtype)
+        center = folder.put(folder.unique("center"), means)
         smooth = self._smoothness(inputs, settings, center)
         names, labels = self._starts(inputs, settings, n_clusters, folder)
         clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
         rounds = self._rounds(blocks, settings, labels, center, smooth, folder)
         states = run_starts(blocks, rounds, checkpoint / "state.npz" if checkpoint else None)
-        points = np.array([uncentered(state.V, center.load()) for state in states])
+        points = np.array([uncentered(state.V, means) for state in states])
         hinges = label_rows(blocks, points, clusters)
         likelihoods = None
         if parameters.criterion == "likelihood":
             likelihoods = starts.likelihoods(blocks, clusters, self.selection.random_state)
-        chosen = _chosen_start(states, likelihoods)
+        chosen = _chosen_start(states, parameters.C, likelihoods)
         final = out.create("labels", (n,), np.int32, blocks.rows)
         starts.write_starts(blocks, clusters, [chosen], final)
         of_starts = [
@@ -226,11 +234,6 @@ class MarginSearch(Strategy):
             names = [names[number] for number in kept]
         return names, labels
 
-    def _center(self, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
-        """Store what is subtracted from every row: with an intercept the column means."""
-        means = blocks.moments().mean * self.margin.fit_intercept
-        return folder.put(folder.unique("center"), means.astype(blocks.dtype))
-
     def _rounds(
         self,
         blocks: RowBlocks,
@@ -241,8 +244,8 @@ class MarginSearch(Strategy):
         folder: Scratch,
     ) -> Rounds:
         """Return the data that the tasks of all rounds share, stored where they can read it."""
-        mean = blocks.moments().mean - center.load()
-        mean = np.append(mean, 1.0) if settings.parameters.fit_intercept else mean
+        mean, has_intercept = blocks.moments().mean, settings.parameters.fit_intercept
+        mean = np.append(mean - center.load(), 1.0) if has_intercept else mean
         _, n_threads = worker_slots()
         budget = task_budget(self.selection.memory_limit)
         budget -= n_threads * round_bytes(self.shape, settings.n_columns)
@@ -250,7 +253,8 @@ class MarginSearch(Strategy):
         keeps = f"m3fs-{uuid.uuid4().hex[:8]}", max(0, budget)
         means = folder.put(folder.unique("mean"), mean)
         form = None if smooth is None else folder.put(folder.unique("smooth"), smooth)
-        return Rounds(settings, labels, str(folder.path), center, means, form, keeps)
+        subtracted = center if has_intercept else None
+        return Rounds(settings, labels, str(folder.path), subtracted, means, form, keeps)
 
     def _width(self, inputs: Inputs) -> float | None:
         """Return the width shared by all heat weights; None if there is none."""
@@ -273,11 +277,13 @@ class MarginSearch(Strategy):
             form = full_form(inputs.blocks, width, center)
         else:
             form = smooth_form(inputs.blocks, inputs.affinity, center)
+        if not settings.parameters.fit_intercept:
+            form = uncentered_form(form, center.load())
         D = settings.n_rows_of_v
         return np.ascontiguousarray(settings.parameters.smoothness * form[:D, :D])
 
 
-def _chosen_start(states: list[Trajectory], likelihoods: np.ndarray | None) -> int:
+def _chosen_start(states: list[Trajectory], C: float, likelihoods: np.ndarray | None) -> int:
     """Return the number of the chosen start.
 
     Among the starts that converged and kept all their clusters (or among all, if there are none),
@@ -289,7 +295,8 @@ def _chosen_start(states: list[Trajectory], likelihoods: np.ndarray | None) -> i
         described = (
             0.0 if likelihoods is None else round(float(likelihoods[state.number]), starts.DIGITS)
         )
-        return -described, round(state.objective, starts.DIGITS), state.number
+        # Relative to C, which has the unit of the objective.
+        return -described, round(state.objective / C, starts.DIGITS), state.number
 
     return min(acceptable or states, key=order).number
 

@@ -159,8 +159,12 @@ def read_dropped(stored: Any, store: Location) -> Any:
         return stored
     import zarr
 
+    from bigfs.store.formats.zarr_stores import checked_store, expect
+
     with decoding(f"{store}: the numbers of the rows left out", "Ingest the source again."):
-        rows = zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")
+        place, inside = checked_store(store / "dropped", strict=True)
+        rows = zarr.open_array(place, path=inside, mode="r")
+        expect(rows)
         return np.asarray(rows[:stored])  # an append adds more before it is committed
 
 

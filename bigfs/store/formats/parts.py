@@ -267,9 +267,9 @@ class CSRParts(_Parts, RandomAccessSource):
 
 
 class ByBands(_SomeFeatures):
-    """Sparse matrix whose entries, stored in any order, are sorted by rows in a temporary file.
+    """Sparse matrix whose entries, stored in any order, are sorted by rows while they are copied.
 
-    The entries of each row are counted while all entries are written to the file, usually with 12
+    The entries of each row are counted while all entries are written to a file, usually with 12
     to 16 bytes each, and every piece is sorted by groups of rows. Then the entries of a band of
     rows lie in one range of each piece. The file is in the folder for temporary files (TMPDIR), or
     in memory if all entries fit in one band.
@@ -367,7 +367,7 @@ class ByBands(_SomeFeatures):
                 piece = np.empty(len(values), self._record)
                 piece["row"], piece["column"], piece["value"] = rows, columns, values
                 np.add.at(counts, piece["row"] + 1, 1)
-                groups = self._group_of(rows).astype(np.uint16)
+                groups = self._group_of(piece["row"]).astype(np.uint16)
                 if (groups[1:] < groups[:-1]).any():
                     piece = piece[np.argsort(groups, kind="stable")]
                 in_group = np.bincount(groups, minlength=self._n_groups)

@@ -18,7 +18,7 @@ def check_seed(random_state: Any) -> None:
             (f" Draw one: int({call})." for n, call in draw.items() if hasattr(random_state, n)), ""
         )
         raise InputError(
-            "random_state must be an int of at least 0, or None for a fresh seed. "
+            "random_state must be an int of at least 0; selectors also accept None. "
             f"Got {random_state!r}.{cure}"
         )
 

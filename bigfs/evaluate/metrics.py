@@ -48,7 +48,7 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     ------
     InputError
         If the labelings are empty, not one-dimensional, of different lengths, have missing labels,
-        or hold continuous values.
+        or hold continuous values (fractions, in ten rows or more).
 
     Notes
     -----

@@ -98,7 +98,7 @@ def knn_graph(
 
     Parameters
     ----------
-    X : RowBlocks, array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
+    X : RowBlocks, ndarray, sparse matrix, DataFrame, Dask or zarr array, path or URI
         Data of shape (n_samples, n_features).
     n_neighbors : int
         Number of neighbors of each row, not counting itself, in [1, n_samples - 1].

@@ -38,6 +38,8 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.paths import SOURCE, LabelValues, as_text, column_of
 from bigfs.core.seeds import check_seed
 from bigfs.runtime.progress import showing
+from bigfs.runtime.scope import active_client
+from bigfs.runtime.workers import check_sizes, worker_limits
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.docstrings import by_nearest, completed, described
 from bigfs.selectors.number import is_by_fits
@@ -219,6 +221,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         name = type(self).__name__
         selection, given = self._selection(X), {"missing": self._policy()}
         missing = validated(MissingConfig, given, name, nested=False).missing
+        if active_client() is not None:
+            check_sizes(worker_limits())
         scratch = Scratch()
         source = open_matrix(self._checked(X))
         selection = resolved(selection, source, X if self._annotated is None else self._annotated)

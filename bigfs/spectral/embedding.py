@@ -7,12 +7,14 @@ larger ones are solved by many tasks. Neither W nor the vectors reach the client
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, check_choice, check_count
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, budget_after_search
+from bigfs.core.seeds import check_seed
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
@@ -203,8 +205,8 @@ def spectral_embedding(
         many rows and needs the least memory. ``auto`` uses eigsh if it fits and there are at most
         100,000 rows or the graph is thin, and chebyshev otherwise.
     tol : float, default=1e-4
-        Accepted residual, relative to the eigenvalue, or accepted angle to the true vector.
-        Feature selection needs less accuracy: runs and estimators use 3e-3 by default.
+        Accepted residual, relative to the eigenvalue, or accepted angle to the true vector, in
+        (0, 1]. Feature selection needs less accuracy: runs and estimators use 3e-3 by default.
     random_state : int, default=0
         Seed of the start vector.
     memory_limit : int or str, default="4 GiB"
@@ -223,7 +225,7 @@ def spectral_embedding(
     Raises
     ------
     InputError
-        If ``n_components`` or ``solver`` is out of range or W is not an affinity matrix.
+        If a parameter is out of range or W is not an affinity matrix.
     ConvergenceError
         If a residual remains above what ``tol`` accepts; the message lists the residuals.
     MemoryLimitError
@@ -252,6 +254,11 @@ def spectral_embedding(
     (1797, 3)
     """
     check_choice("solver", solver, SOLVERS)
+    if not isinstance(tol, Real) or not 0 < tol <= 1:
+        raise InputError(f"tol must be a number above 0, at most 1. Got {tol!r}.")
+    check_seed(random_state)
+    if chunk_rows is not None:
+        check_count("chunk_rows", chunk_rows, 2**31 - 1, "or None")
     scratch, resume, limit = scratch or Scratch(), resume or Resume(), parse_bytes(memory_limit)
     settings: dict[str, Any] = {"tol": tol, "random_state": random_state}
     W, is_auto = _as_affinity(graph, scratch), n_components == "auto"

@@ -113,7 +113,8 @@ def _client(
     try:
         return obstore.store.from_url(f"{scheme}://{bucket}", **options)
     except (obstore.exceptions.BaseError, ValueError) as error:
-        raise InputError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}.") from None
+        reason = _reason(error, scheme)
+        raise InputError(f"{scheme}://{bucket} cannot be opened: {reason}.") from None
 
 
 def _authority() -> dict[str, str]:
@@ -139,9 +140,11 @@ def _profile() -> dict[str, Any]:
     with installed(what, "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
-    session = boto3.Session()
-    if session.get_credentials() is None:
-        return {}
+    cure = "Correct AWS_PROFILE, or ~/.aws."
+    with refusing("The credentials in ~/.aws cannot be used", Exception, cure=cure):
+        session = boto3.Session()
+        if session.get_credentials() is None:
+            return {}
     region = {"region": session.region_name} if session.region_name else {}
     return {"credential_provider": Boto3CredentialProvider(session), **region}
 
@@ -247,7 +250,7 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
     except (errors.BaseError, OSError) as error:
         if "404 Not Found" in str(error):
             raise FileNotFoundError(2, "No such bucket", str(path)) from None
-        reason = _reason(error)
+        reason = _reason(error, path.scheme)
         when = "after that" if ": " in reason else "when the storage answers"
         raise StorageError(
             f"Cannot {verb} {path}: {reason}. Finished stages are kept: run again {when}."
@@ -256,6 +259,10 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
 
 # Remedies for the error codes of S3 and Azure.
 _KEY = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws, here and on every worker"
+_KEYS = {
+    "gs": "check GOOGLE_APPLICATION_CREDENTIALS here and on every worker",
+    "az": "check AZURE_STORAGE_ACCOUNT_NAME and _KEY here and on every worker",
+}
 _TOKEN = "the session token has expired: get a new one, for example with 'aws sso login'"
 _REGION = "the bucket is in another region: set AWS_REGION"
 _CURES = {
@@ -276,8 +283,13 @@ _CURES = {
 }
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, scheme: str) -> str:
     """Return a message on why a request failed and what to do, without addresses."""
+    return _reason_on_s3(error).replace(_KEY, _KEYS.get(scheme, _KEY))
+
+
+def _reason_on_s3(error: Exception) -> str:
+    """Return the message with the advice for keys of S3."""
     if isinstance(error, DamagedError):
         return (
             f"{error}, {_DAMAGED_ANSWERS} times. Use https://, which protects responses; results "
@@ -286,6 +298,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "169.254.1" in text:  # metadata service with the credentials of a machine or container
         return f"there are no credentials: {_KEY}"
+    if "Account must be specified" in text:
+        return f"there is no account: {_KEY}"
     if "InvalidCertificate" in text:
         return (
             "the certificate of the server is not trusted: set AWS_CA_BUNDLE or SSL_CERT_FILE to "

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array, save_npz
 
+from bigfs import MaxVariance
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import BUFFER_BYTES, baseline_bytes, task_budget
@@ -478,6 +479,8 @@ def test_workers_that_no_stage_fits_are_refused_as_by_a_run(tmp_path: Path):
     with LocalCluster(n_workers=1, **options) as small, Client(small):
         with pytest.raises(MemoryLimitError, match="no stage fits into less than 768 MiB"):
             plan_pipeline(config)
+        with pytest.raises(MemoryLimitError, match="no stage fits into less than 768 MiB"):
+            MaxVariance(2).fit(np.load(data))
 
 
 def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):

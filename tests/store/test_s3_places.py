@@ -184,6 +184,17 @@ def test_the_other_clouds_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> No
         place = as_location(uri)
         assert isinstance(place, ObjectPath) and str(place) == uri
         assert buckets.client(place.scheme, place.bucket) is not None
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    with pytest.raises(InputError, match="there is no account: check AZURE_STORAGE_ACCOUNT_NAME"):
+        buckets.client("az", "lab")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "names"), [("s3", "AWS_ACCESS_KEY_ID"), ("gs", "GOOGLE_APPLICATION_CREDENTIALS")]
+)
+def test_the_keys_that_are_named_are_those_of_the_cloud(scheme: str, names: str) -> None:
+    error = OSError("error sending request for http://169.254.169.254/token")
+    assert f"there are no credentials: check {names}" in buckets._reason(error, scheme)
 
 
 def test_credentials_of_a_profile(
@@ -201,6 +212,11 @@ def test_credentials_of_a_profile(
     place = as_location(f"{bucket}/x")
     place.write_text("read by a profile")
     assert place.read_text() == "read by a profile"
+    monkeypatch.setenv("AWS_PROFILE", "day")
+    with pytest.raises(
+        InputError, match=r"profile \(day\) could not be found. Correct AWS_PROFILE"
+    ):
+        place.read_text()
 
 
 def test_without_the_extra_the_message_names_it(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 EXIT_DONE = 0
@@ -121,6 +121,12 @@ def check_count(name: str, value: Any, largest: int, reason: str) -> int:
     if not is_int(value) or not 1 <= value <= largest:
         raise InputError(f"{name} must be an int in [1, {largest}], {reason}. Got {value!r}.")
     return int(value)
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise InputError unless a parameter is a number above 0 and at most 1."""
+    if not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise InputError(f"{name} must be a number above 0, at most 1. Got {value!r}.")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:

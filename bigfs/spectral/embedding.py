@@ -7,14 +7,12 @@ larger ones are solved by many tasks. Neither W nor the vectors reach the client
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, check_choice, check_count
+from bigfs.core.errors import InputError, check_choice, check_count, check_share
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, budget_after_search
-from bigfs.core.seeds import check_seed
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
@@ -254,11 +252,7 @@ def spectral_embedding(
     (1797, 3)
     """
     check_choice("solver", solver, SOLVERS)
-    if not isinstance(tol, Real) or not 0 < tol <= 1:
-        raise InputError(f"tol must be a number above 0, at most 1. Got {tol!r}.")
-    check_seed(random_state)
-    if chunk_rows is not None:
-        check_count("chunk_rows", chunk_rows, 2**31 - 1, "or None")
+    check_share("tol", tol)
     scratch, resume, limit = scratch or Scratch(), resume or Resume(), parse_bytes(memory_limit)
     settings: dict[str, Any] = {"tol": tol, "random_state": random_state}
     W, is_auto = _as_affinity(graph, scratch), n_components == "auto"
@@ -339,9 +333,8 @@ def _stored(start: SpectralEmbedding | None) -> StoredStart | None:
 def _as_affinity(graph: Any, scratch: Scratch) -> AffinityMatrix:
     if isinstance(graph, AffinityMatrix):
         return graph
-    if isinstance(graph, KNNGraph):
-        return affinity(graph, scratch=scratch.child("affinity"))
-    return affinity_from_csr(graph, scratch=scratch.child("affinity"))
+    build = affinity if isinstance(graph, KNNGraph) else affinity_from_csr
+    return build(graph, scratch=scratch.child("affinity"))
 
 
 def _check_n_components(n_components: int | str, n_samples: int) -> int:

@@ -101,7 +101,7 @@ def _unpacked(file: Any) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
-    "no X": (lambda f: f.__delitem__("X"), None, "has no X. It has layers columns, dense; name"),
+    "no X": (lambda f: f.__delitem__("X"), None, "has no X. It has columns, dense"),
     "a frame": (
         lambda f: f["X"].attrs.__setitem__("encoding-type", "dataframe"), None,
         "stored as dataframe, which is not supported",

@@ -336,17 +336,17 @@ def _chosen(layer: str | None, layers: list[str], has_X: bool, has_raw: bool, ur
     """Return the name of the matrix to read: ``X``, ``raw``, or ``layers/NAME`` for a layer."""
     if layer is None and has_X:
         return "X"
+    known = [*layers, *(["raw"] if has_raw else [])]
+    has = f"It has {listed(known)}" if known else "It has no layers"
     if layer is None:
-        has = f"It has layers {listed(layers)}" if layers else "It has no layers"
-        raise InputError(f"{uri} has no X. {has}; name one with input.layer (--layer, layer=).")
+        cure = "; name one with input.layer (--layer, layer=)" if known else ""
+        raise InputError(f"{uri} has no X. {has}{cure}.")
     if layer == "raw" and has_raw:
         if "raw" in layers:
             raise InputError(f"{uri} has both raw and a layer named 'raw'. Rename the layer.")
         return "raw"
     if layer in layers:
         return f"layers/{layer}"
-    known = [*layers, *(["raw"] if has_raw else [])]
-    has = f"It has {listed(known)}" if known else "It has no layers"
     raise InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
 
 

@@ -367,10 +367,12 @@ class ByBands(_SomeFeatures):
                 piece = np.empty(len(values), self._record)
                 piece["row"], piece["column"], piece["value"] = rows, columns, values
                 np.add.at(counts, piece["row"] + 1, 1)
-                groups = self._group_of(piece["row"]).astype(np.uint16)
-                if (groups[1:] < groups[:-1]).any():
-                    piece = piece[np.argsort(groups, kind="stable")]
-                in_group = np.bincount(groups, minlength=self._n_groups)
+                in_group = np.array([len(piece)])
+                if self._n_groups > 1:
+                    groups = self._group_of(piece["row"]).astype(np.uint16)
+                    if (groups[1:] < groups[:-1]).any():
+                        piece = piece[np.argsort(groups, kind="stable")]
+                    in_group = np.bincount(groups, minlength=self._n_groups)
                 ends.append(n_written + np.cumsum([0, *in_group]))
                 n_written += len(piece)
                 file.write(piece.data)

@@ -261,7 +261,7 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
 _KEY = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws, here and on every worker"
 _KEYS = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS here and on every worker",
-    "az": "check AZURE_STORAGE_ACCOUNT_NAME and _KEY here and on every worker",
+    "az": "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY here and on every worker",
 }
 _TOKEN = "the session token has expired: get a new one, for example with 'aws sso login'"
 _REGION = "the bucket is in another region: set AWS_REGION"

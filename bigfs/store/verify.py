@@ -93,9 +93,8 @@ def verify(path: str | Location) -> VerifyReport:
             if not missing and _checksum_of(read, i) != checksums[i : i + 1]:
                 changed.append(key)
             progress.advance(1)
-    missing = list(chain.from_iterable(parts.values()))
-    changed += [] if missing else _damaged_beside(folder, group)
-    return VerifyReport(folder, len(parts), missing, changed)
+    changed += _damaged_beside(folder, group)
+    return VerifyReport(folder, len(parts), list(chain.from_iterable(parts.values())), changed)
 
 
 def _chunks_of(folder: Location, group: Any) -> tuple[dict[str, list[str]], Callable[[int], Any]]:
